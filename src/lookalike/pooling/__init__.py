@@ -1,0 +1,28 @@
+"""Poolings: a bag of local features (B, N, D) -> one vector (B, D)."""
+
+from typing import Any
+
+from torch import nn
+
+from lookalike.pooling.gsp import GeneralizedSumPool, Pooled
+from lookalike.pooling.transport import Transport, partial_transport
+
+__all__ = ["GeneralizedSumPool", "Pooled", "Transport", "create", "names", "partial_transport"]
+
+_POOLINGS: dict[str, type[nn.Module]] = {"gsp": GeneralizedSumPool}
+
+
+def names() -> list[str]:
+    """The poolings that ``create`` knows."""
+    return sorted(_POOLINGS)
+
+
+def create(name: str, dim: int, **settings: Any) -> nn.Module:
+    """The pooling of that name for local features of size ``dim``; settings as its class takes them.
+
+    >>> create("gsp", dim=128, keep=0.2)
+    GeneralizedSumPool(dim=128, num_prototypes=64, keep=0.2, sharpness=5)
+    """
+    if name not in _POOLINGS:
+        raise ValueError(f"no pooling is called {name!r}; there are: {', '.join(names())}")
+    return _POOLINGS[name](dim=dim, **settings)

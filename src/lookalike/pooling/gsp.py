@@ -1,0 +1,230 @@
+"""Generalized sum pooling: a weighted mean of local features that learns what to leave out.
+
+Of every bag, the share ``keep`` (the paper's mu) that lies nearest to the prototypes is kept and the rest ignored;
+``sharpness`` (epsilon) sets how hard the choice is: towards 0 it is average pooling, towards infinity a top-k.
+
+    p = weights of lookalike.pooling.transport for the cost || clip(prototype_i) - clip(feature_j) ||
+    vector = sum_j p_j feature_j,        clip(u) = u / max(1, ||u||)
+
+Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023. Their settings:
+64 prototypes (CUB, Cars) or 128 (SOP, In-shop), keep 0.3, sharpness 5 with pair losses and 0.5 with proxy losses.
+"""
+
+from collections.abc import Callable
+from math import atanh, log
+from typing import Literal, NamedTuple, overload
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from lookalike.checks import check_count, check_range
+from lookalike.geometry import greedy_k_centre
+from lookalike.pooling.bags import as_bags
+from lookalike.pooling.kernel import select_and_sum, without_autocast
+from lookalike.pooling.transport import solver_dtype
+from lookalike.pooling.warmup import WarmUp, clip
+
+# An fp32 distance by the expanded square is off by up to 4e-4 where a feature equals a prototype. Up to this
+# sharpness that moves n * keep * weight by less than 1e-3; above it, the product is taken in fp64.
+FP32_SHARPNESS = 5.0
+
+KEEP_RANGE = (1e-4, 1 - 1e-4)  # of a learnable keep
+SHARPNESS_RANGE = (1e-3, 1e4)  # of a learnable sharpness
+
+
+class Pooled(NamedTuple):
+    """What a pooling saw. ``weights`` and ``attributes`` come in fp32 or better."""
+
+    vector: Tensor  # (B, D)
+    weights: Tensor  # (B, N), rows sum to 1
+    attributes: Tensor  # (B, m), rows sum to 1: the share of each prototype
+
+
+class GeneralizedSumPool(nn.Module):
+    """Pool maps (B, D, H, W) or tokens (B, N, D) into vectors (B, D).
+
+    dim: D.  num_prototypes: m.  keep: in (0, 1]; 1 is average pooling.  sharpness: above 0.
+    learn_keep, learn_sharpness: make them parameters, bounded by KEEP_RANGE and SHARPNESS_RANGE.
+    background: the prototypes stand for what is to be ignored. They take the share ``keep`` away and the weights
+        are what is left of each feature, so set ``keep`` to the share of the background.
+    init: "random" prototypes on the unit sphere, or "k-centre": pool by average in the first training steps until
+        ``memory`` averages of bags were seen, then choose the prototypes among them (the authors' way).
+        ``delay`` counts training steps to pass before that, for losses that themselves need a warm-up.
+        ``init_from(features)`` does it at once, from local features at hand.
+    check_finite: raise an error for NaN or infinite features instead of passing them on.
+
+    >>> pool = GeneralizedSumPool(dim=128, num_prototypes=64, keep=0.3, sharpness=5.0)
+    >>> pool(torch.randn(8, 128, 7, 7)).shape
+    torch.Size([8, 128])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_prototypes: int = 64,
+        keep: float = 0.3,
+        sharpness: float = 5.0,
+        *,
+        learn_keep: bool = False,
+        learn_sharpness: bool = False,
+        background: bool = False,
+        init: Literal["random", "k-centre"] = "random",
+        memory: int = 1024,
+        delay: int = 0,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__()
+        check_count("dim", dim)
+        check_count("num_prototypes", num_prototypes)
+        check_range("keep", keep, 0, 1)
+        check_range("sharpness", sharpness, 0, None)
+        if background and keep == 1:
+            raise ValueError("with background=True nothing is left to pool at keep = 1, got 1")
+        if init not in ("random", "k-centre"):
+            raise ValueError(f"init must be 'random' or 'k-centre', got {init!r}")
+        self.dim = dim
+        self.num_prototypes = num_prototypes
+        self.background = background
+        self.check_finite = check_finite
+        self.prototypes = nn.Parameter(torch.empty(num_prototypes, dim))
+        self.warm_up = WarmUp(dim, num_prototypes, memory, delay) if init == "k-centre" else None
+        self.keep_logit = _bounded_parameter("keep", keep, KEEP_RANGE, _logit) if learn_keep else None
+        self.log_sharpness = (
+            _bounded_parameter("sharpness", sharpness, SHARPNESS_RANGE, log) if learn_sharpness else None
+        )
+        self._keep, self._sharpness = float(keep), float(sharpness)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Prototypes at random on the unit sphere."""
+        with torch.no_grad():
+            self.prototypes.copy_(normalize(torch.randn_like(self.prototypes)))
+
+    @property
+    def keep(self) -> float | Tensor:
+        """The share that is kept; a scalar tensor if it is learnt."""
+        if self.keep_logit is None:
+            return self._keep
+        return _squash(self.keep_logit, _logit(KEEP_RANGE[0]), _logit(KEEP_RANGE[1])).sigmoid()
+
+    @property
+    def sharpness(self) -> float | Tensor:
+        """How hard the choice is; a scalar tensor if it is learnt."""
+        if self.log_sharpness is None:
+            return self._sharpness
+        return _squash(self.log_sharpness, log(SHARPNESS_RANGE[0]), log(SHARPNESS_RANGE[1])).exp()
+
+    @property
+    def ready(self) -> bool:
+        """False while the prototypes wait for their start from data, and the pooling is the average."""
+        return self.warm_up is None or self.warm_up.done
+
+    @overload
+    def forward(self, features: Tensor, mask: Tensor | None = None, *, details: Literal[False] = False) -> Tensor: ...
+    @overload
+    def forward(self, features: Tensor, mask: Tensor | None = None, *, details: Literal[True]) -> Pooled: ...
+    def forward(self, features: Tensor, mask: Tensor | None = None, *, details: bool = False) -> Tensor | Pooled:
+        """Maps (B, D, H, W) or tokens (B, N, D), mask (B, N) True where present -> (B, D), or ``Pooled``.
+
+        Computed in fp32 (fp64 for fp64 features), also under autocast; the vector is cast back.
+        """
+        bags = as_bags(features, self.dim, mask, check_finite=self.check_finite)
+        with without_autocast(bags.device):
+            bags = bags if bags.dtype == torch.float64 else bags.float()
+            if self.training and self.warm_up is not None and not self.warm_up.done:
+                chosen = self.warm_up.observe(_average(bags, mask))
+                if chosen is not None:
+                    self._set_prototypes(chosen)
+            prototypes = self.prototypes.to(bags.dtype)
+            keep = self.keep if self.ready else 1.0
+            if not details and not isinstance(keep, Tensor) and keep == 1:
+                # Tied to the prototypes, if only by zero, so that DDP sees every parameter take part.
+                return (_average(bags, mask) + 0 * prototypes.sum()).to(features.dtype)
+            vector, weights, attributes = select_and_sum(
+                bags,
+                prototypes,
+                _scalar(keep, bags),
+                _scalar(self.sharpness, bags),
+                mask,
+                background=self.background and self.ready,
+                attributes=details,
+                exact=self._needs_exact_distances(),
+            )
+        vector = vector.to(features.dtype)
+        return vector if attributes is None else Pooled(vector, weights, attributes)
+
+    @torch.no_grad()
+    def explain(self, features: Tensor, mask: Tensor | None = None) -> Pooled:
+        """What the layer sees, for people: ``details`` in eval mode and without gradients."""
+        was_training = self.training
+        self.training = False
+        try:
+            return self(features, mask, details=True)
+        finally:
+            self.training = was_training
+
+    @torch.no_grad()
+    def init_from(self, features: Tensor, mask: Tensor | None = None) -> None:
+        """Choose the prototypes among local features (K, D), tokens (B, N, D) or maps (B, D, H, W), by greedy k-centre.
+
+        Under DDP give every rank the same features.
+        """
+        features = features.unsqueeze(0) if features.dim() == 2 else features
+        points = as_bags(features, self.dim, mask, check_finite=True).reshape(-1, self.dim)
+        points = points if mask is None else points[mask.reshape(-1)]
+        if len(points) < self.num_prototypes:
+            raise ValueError(f"{self.num_prototypes} prototypes need at least as many features, got {len(points)}")
+        points = clip(points.to(self.prototypes))
+        self._set_prototypes(points[greedy_k_centre(points, self.num_prototypes).indices])
+        if self.warm_up is not None:
+            self.warm_up.finish()
+
+    def extra_repr(self) -> str:
+        with torch.no_grad():
+            text = f"dim={self.dim}, num_prototypes={self.num_prototypes}, keep={float(self.keep):.4g}"
+            text += " (learnt)" if self.keep_logit is not None else ""
+            text += f", sharpness={float(self.sharpness):.4g}"
+            text += " (learnt)" if self.log_sharpness is not None else ""
+            return text + (", background=True" if self.background else "")
+
+    def _set_prototypes(self, values: Tensor) -> None:
+        with torch.no_grad():
+            self.prototypes.copy_(values)  # in place: the optimiser holds this very Parameter
+
+    def _needs_exact_distances(self) -> bool:
+        if self.log_sharpness is not None or self._sharpness > FP32_SHARPNESS:
+            return True
+        return torch.get_float32_matmul_precision() != "highest"  # TF32 or bf16 products were allowed
+
+
+def _average(bags: Tensor, mask: Tensor | None) -> Tensor:
+    """Bags (B, N, D) with zeros where absent -> their means (B, D)."""
+    return bags.mean(1) if mask is None else bags.sum(1) / mask.sum(1, keepdim=True)
+
+
+def _scalar(value: float | Tensor, like: Tensor) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.to(like.device, solver_dtype(like))
+    return torch.full((), value, device=like.device, dtype=solver_dtype(like))
+
+
+def _logit(p: float) -> float:
+    return log(p / (1 - p))
+
+
+def _bounded_parameter(
+    name: str, value: float, bounds: tuple[float, float], scale: Callable[[float], float]
+) -> nn.Parameter:
+    """The parameter that ``_squash`` takes to ``scale(value)``."""
+    if not bounds[0] < value < bounds[1]:
+        raise ValueError(f"a learnable {name} must start inside ({bounds[0]}, {bounds[1]}), got {value}")
+    low, high = scale(bounds[0]), scale(bounds[1])
+    middle, half = (low + high) / 2, (high - low) / 2
+    return nn.Parameter(torch.tensor(middle + half * atanh((scale(value) - middle) / half)))
+
+
+def _squash(raw: Tensor, low: float, high: float) -> Tensor:
+    """Bound a parameter softly: the identity around the middle of [low, high], flat towards its ends."""
+    middle, half = (low + high) / 2, (high - low) / 2
+    return middle + half * torch.tanh((raw - middle) / half)

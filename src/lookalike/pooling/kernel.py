@@ -1,0 +1,238 @@
+"""The fused forward and backward pass of generalized sum pooling.
+
+    a_j   = 1 / max(1, ||f_j||)                                 clip(f_j) = a_j f_j, likewise clip(w_i)
+    c_ij  = || clip(w_i) - clip(f_j) ||
+    l_j   = logsumexp_i(-sharpness * c_ij),   S_ij = exp(-sharpness * c_ij - l_j)
+    t_j   = sigmoid(l_j + bias) / (n keep)                      bias: see lookalike.pooling.transport
+    p_j   = t_j, or sigmoid(-l_j - bias) / (n (1 - keep)) where the prototypes stand for the background
+    vector = sum_j p_j f_j,   attributes_i = sum_j t_j S_ij
+
+This is one ``autograd.Function`` because autograd would store five tensors of the size of ``c`` where one
+is enough: all that the backward pass needs of them is ``S_ij / c_ij``, which enters both of its matrix
+products as it is, up to a factor per feature. Both passes walk over blocks of bags that fit the cache,
+so the temporaries stay small as well.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lookalike.pooling.transport import (
+    count_features,
+    gate_gradient,
+    gate_logits,
+    newton_tolerance,
+    solver_dtype,
+)
+
+CPU_BLOCK = 2**18  # elements of a temporary: 1 MB of fp32
+OTHER_BLOCK = 2**26  # fewer and larger launches on an accelerator
+
+
+def select_and_sum(
+    features: Tensor,
+    prototypes: Tensor,
+    keep: Tensor,
+    sharpness: Tensor,
+    mask: Tensor | None = None,
+    *,
+    background: bool = False,
+    attributes: bool = True,
+    exact: bool = True,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Pool features (B, N, D) by prototypes (m, D) -> vector (B, D), weights (B, N), attributes (B, m) or None.
+
+    Features and prototypes share one dtype, fp32 or fp64; ``keep`` and ``sharpness`` are scalars in
+    ``solver_dtype``. Features that ``mask`` (B, N) leaves out must be zero. ``exact`` takes the distances
+    between fp32 vectors by an fp64 product.
+    """
+    inputs = (features, prototypes, keep, sharpness)
+    needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    vector, weights, histogram = _SelectAndSum.apply(*inputs, mask, background, attributes, exact, needs_gradient)
+    return vector, weights, histogram
+
+
+class _SelectAndSum(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        prototypes: Tensor,
+        keep: Tensor,
+        sharpness: Tensor,
+        mask: Tensor | None,
+        background: bool,
+        attributes: bool,
+        exact: bool,
+        needs_gradient: bool,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        dtype = features.dtype
+        centres = prototypes.to(solver_dtype(features)) if exact else prototypes
+        centre_norms = torch.linalg.vector_norm(centres, dim=-1, keepdim=True).clamp(min=1)
+        centres = centres / centre_norms
+        step = _bags_per_block(features, len(centres))
+        lean = not attributes and not sharpness.requires_grad
+        near = [_nearness(bags, centres, sharpness, lean, exact) for bags in _split(features, step)]
+
+        closeness = _join([block.closeness(sharpness) for block in near])
+        count = count_features(closeness, mask)
+        logits = gate_logits(closeness, keep, count, mask, newton_tolerance(dtype))
+        transported = weights = (logits.sigmoid() / (keep * count)).to(dtype)
+        if background:
+            weights = (logits.neg().sigmoid() / ((1 - keep) * count)).to(dtype)
+            weights = weights if mask is None else weights * mask
+
+        vector = torch.bmm(weights.unsqueeze(1), features).squeeze(1)
+        histogram = None
+        if attributes:
+            shares = [t / block.total for t, block in zip(_split(transported, step), near, strict=True)]
+            parts = [torch.bmm(t.unsqueeze(1), block.kernel) for t, block in zip(shares, near, strict=True)]
+            histogram = _join(parts).squeeze(1)
+        if needs_gradient:
+            # Not the prototypes themselves: they may be chosen anew between forward and backward.
+            small = (keep, sharpness, count, logits, weights, transported, centres.to(dtype), centre_norms.to(dtype))
+            ctx.save_for_backward(features, *small, *(tensor for block in near for tensor in block))
+        ctx.set_materialize_grads(False)
+        ctx.background, ctx.step = background, step
+        return vector, weights, histogram
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(
+        ctx: Any, grad_vector: Tensor | None, grad_weights: Tensor | None, grad_attributes: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        with without_autocast(ctx.saved_tensors[0].device):
+            return _gradients(ctx, grad_vector, grad_weights, grad_attributes)
+
+
+def _gradients(
+    ctx: Any, grad_vector: Tensor | None, grad_weights: Tensor | None, grad_attributes: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    features, keep, sharpness, count, logits, weights, transported, centres, centre_norms, *rest = ctx.saved_tensors
+    fields = len(_Nearness._fields)
+    near = [_Nearness(*rest[i : i + fields]) for i in range(0, len(rest), fields)]
+    need_features, need_prototypes, need_keep, need_sharpness = ctx.needs_input_grad[:4]
+    zero = weights.new_zeros(())
+
+    # On the pooling weights p and the transported shares t, each (B, N).
+    grad_p = zero if grad_weights is None else grad_weights
+    if grad_vector is not None:
+        grad_p = torch.bmm(grad_vector.unsqueeze(1), features.mT).squeeze(1) + grad_p
+    grad_t = zero
+    if grad_attributes is not None:
+        pairs = zip(near, _split(grad_attributes, ctx.step), strict=True)
+        grad_t = _join([(block.kernel * grad.unsqueeze(1)).sum(-1) / block.total for block, grad in pairs])
+
+    # Through the gate, on keep and on the closeness l (B, N).
+    signed_keep = keep - 1 if ctx.background else keep  # p = sigmoid(+-logits) / (+-n signed_keep)
+    grad_closeness, grad_keep = gate_gradient(logits, count, (grad_p / signed_keep + grad_t / keep) / count)
+    if need_keep:
+        grad_keep = grad_keep.sum() - (grad_p * weights / signed_keep + grad_t * transported / keep).sum()
+
+    # Through the distances: the gradient on -sharpness * c_ij is S_ij (base_j + t_j grad_attributes_i).
+    base = grad_closeness.to(features.dtype) - transported * grad_t
+    grad_features = features.new_empty(features.shape) if need_features else None
+    grad_centres = torch.zeros_like(centres) if need_prototypes else None
+    grad_sharpness = torch.zeros_like(sharpness) if need_sharpness else None
+    start = 0
+    for block, bags in zip(near, _split(features, ctx.step), strict=True):
+        part = slice(start, start := start + len(bags))
+        onto = (base[part] / block.total).unsqueeze(-1)
+        if grad_attributes is not None:
+            share = (transported[part] / block.total).unsqueeze(-1)
+            onto = share * grad_attributes[part].unsqueeze(1) + onto
+        pull = block.kernel * (onto * (sharpness / block.norms))
+        if block.inverse is not None:
+            if grad_sharpness is not None:
+                grad_sharpness -= (block.kernel / block.inverse).mul_(onto).sum()
+            pull *= block.inverse
+        if grad_centres is not None:
+            _pull_prototypes(grad_centres, centres, bags, block.norms, pull)
+        if grad_features is not None:
+            out = grad_features[part]
+            _pull_features(out, centres, bags, block.norms, pull)
+            if grad_vector is not None:
+                out.addcmul_(weights[part].unsqueeze(-1), grad_vector[part].unsqueeze(1))
+    if grad_centres is not None:
+        radial = (grad_centres * centres).sum(-1, keepdim=True) * (centre_norms > 1)
+        grad_centres = (grad_centres - radial * centres) / centre_norms
+    return grad_features, grad_centres, grad_keep if need_keep else None, grad_sharpness, None, None, None, None, None
+
+
+class _Nearness(NamedTuple):
+    """How near the features of some bags are to the prototypes, as far as the rest needs to know."""
+
+    norms: Tensor  # (b, N, 1) max(1, ||f_j||)
+    nearest: Tensor | None  # (b, N) min_i c_ij if exact; else None, which stands for 0
+    total: Tensor  # (b, N) Z_j = sum_i exp(-sharpness * (c_ij - nearest_j))
+    kernel: Tensor  # (b, N, m) Z_j S_ij; if lean, Z_j S_ij / c_ij
+    inverse: Tensor | None  # (b, N, m) 1 / c_ij; if lean, None
+
+    def closeness(self, sharpness: Tensor) -> Tensor:
+        log_total = self.total.to(sharpness.dtype).log()
+        return log_total if self.nearest is None else log_total - sharpness * self.nearest
+
+
+def _nearness(bags: Tensor, centres: Tensor, sharpness: Tensor, lean: bool, exact: bool) -> _Nearness:
+    """bags (b, N, D), clipped prototypes (m, D). The distances are taken in the dtype of the prototypes."""
+    dtype, bags = bags.dtype, bags.to(centres.dtype)
+    norm = torch.linalg.vector_norm(bags, dim=-1, keepdim=True)
+    norms = norm.clamp(min=1)
+    # || clip(w) - clip(f) ||^2 expanded. Scaling the product saves a clipped copy of the features.
+    squares = (bags.reshape(-1, bags.shape[-1]) @ (-2 * centres).T).view(*bags.shape[:2], len(centres))
+    squares.mul_(norms.reciprocal()).add_(centres.square().sum(-1)).add_((norm / norms).square())
+    # Below its resolution a distance is rounding error. Held there, it has a finite inverse, and so a gradient.
+    squares.clamp_(min=torch.finfo(squares.dtype).eps)
+    inverse = squares.rsqrt()
+    distance = squares.mul_(inverse)
+    nearest = None
+    if exact:
+        nearest = distance.amin(-1, keepdim=True)
+        kernel = (nearest - distance).to(dtype).mul_(sharpness).exp_()
+        nearest = nearest.squeeze(-1)
+    else:
+        kernel = distance.mul_(-sharpness).exp_()
+    total = kernel.sum(-1)
+    inverse = inverse.to(dtype)
+    if lean:
+        return _Nearness(norms.to(dtype), nearest, total, kernel.mul_(inverse), None)
+    return _Nearness(norms.to(dtype), nearest, total, kernel, inverse)
+
+
+def _pull_features(out: Tensor, centres: Tensor, bags: Tensor, norms: Tensor, pull: Tensor) -> None:
+    """out (b, N, D) = pull @ centres, less the part along each feature: all of it if clipped, else its own pull."""
+    torch.mm(pull.view(-1, len(centres)), centres, out=out.view(-1, out.shape[-1]))
+    along = (out * bags).sum(-1, keepdim=True) / norms.square()
+    out.addcmul_(bags, torch.where(norms > 1, along, pull.sum(-1, keepdim=True)), value=-1)
+
+
+def _pull_prototypes(out: Tensor, centres: Tensor, bags: Tensor, norms: Tensor, pull: Tensor) -> None:
+    """out (m, D) += pull' @ features, less the same pull along each prototype."""
+    pull = pull.view(-1, len(centres))
+    out.addmm_(pull.T, bags.reshape(-1, bags.shape[-1]))
+    out.addcmul_(centres, pull.T @ norms.view(-1, 1), value=-1)
+
+
+def _bags_per_block(features: Tensor, prototypes: int) -> int:
+    bags, size, dim = features.shape
+    if torch.compiler.is_compiling():
+        return bags  # the compiler fuses the chain, and a loop over data would be unrolled
+    limit = CPU_BLOCK if features.device.type == "cpu" else OTHER_BLOCK
+    return max(1, limit // (size * max(dim, prototypes)))
+
+
+def _split(tensor: Tensor, step: int) -> tuple[Tensor, ...]:
+    return (tensor,) if len(tensor) <= step else tensor.split(step)
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Everything here is computed in fp32 or fp64, also when somebody calls backward() under autocast."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()

@@ -1,0 +1,236 @@
+"""Entropy-smoothed partial transport of a bag of features to prototypes, solved exactly.
+
+Out of ``n`` features with mass ``1/n`` each, a share ``keep`` (mu) goes to ``m`` prototypes at cost
+``c_ij``, as cheaply as an entropy of strength ``1/sharpness`` (1/epsilon) allows; ``residual`` (rho)
+stays behind:
+
+    min <c, plan> + 1/sharpness * (sum plan log plan + sum residual log residual)
+    s.t. residual_j + sum_i plan_ij = 1/n,  sum_ij plan_ij = keep
+
+With the closeness ``l_j = logsumexp_i(-sharpness * c_ij)`` the solution is a sigmoid gate,
+``1 - n * residual_j = sigmoid(l_j + bias)``, and ``bias`` is the root of one increasing equation,
+
+    mean_j sigmoid(l_j + bias) = keep.
+
+So the whole problem is a scalar root per bag, and its gradient is the implicit function theorem.
+
+Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023 (P2).
+The iteration given there converges to the same point, see ``lookalike.pooling.reference``.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from lookalike.checks import check_mask, check_range
+
+# Never more than 8 were needed in 10^5 adversarial bags (tests/pooling/test_transport.py counts them).
+NEWTON_STEPS = 12
+
+
+class Transport(NamedTuple):
+    residual: Tensor  # (..., n) mass that stays behind, between 0 and 1/n
+    plan: Tensor  # (..., m, n) mass moved; columns and residual add up to 1/n, the whole plan to keep
+    weights: Tensor  # (..., n) share of the moved mass, sums to 1
+
+
+def partial_transport(
+    cost: Tensor, keep: float | Tensor, sharpness: float | Tensor, mask: Tensor | None = None
+) -> Transport:
+    """Solve the problem above to machine precision. Differentiable in cost, keep and sharpness.
+
+    ``cost`` (..., m, n); ``keep`` in (0, 1] and ``sharpness`` > 0 are numbers, or tensors that broadcast
+    with the batch dimensions ``...``; ``mask`` (..., n) is True where a feature is present. Absent
+    features get no mass, and ``n`` counts the present ones. Half precision is computed and returned in
+    fp32. Second derivatives are refused with an error.
+
+    >>> cost = torch.tensor([[0.0, 0.1, 1.0, 1.0]])             # one prototype, four features
+    >>> partial_transport(cost, keep=0.5, sharpness=50.0).weights
+    tensor([[0.5000, 0.5000, 0.0000, 0.0000]])
+    """
+    if cost.dim() < 2:
+        raise ValueError(f"cost must have the shape (..., prototypes, features), got {tuple(cost.shape)}")
+    if 0 in cost.shape[-2:]:
+        raise ValueError(f"cost needs at least one prototype and one feature, got {tuple(cost.shape)}")
+    if not cost.is_floating_point():
+        raise TypeError(f"cost must be floating point, got {cost.dtype}")
+    check_range("keep", keep, 0, 1)
+    check_range("sharpness", sharpness, 0, None)
+    check_mask(mask, cost.shape[:-2] + cost.shape[-1:])
+
+    with torch.autocast(cost.device.type, enabled=False):
+        cost = cost if cost.dtype == torch.float64 else cost.float()
+        keep = as_column(keep, cost)
+        sharpness = as_column(sharpness, cost)
+        if mask is not None:
+            cost = cost.masked_fill(~mask.unsqueeze(-2), 0)
+        # Differences before products: at sharpness 1e4 the product alone would cost three digits.
+        nearest = cost.detach().amin(-2, keepdim=True)
+        logits = (nearest - cost) * sharpness.unsqueeze(-1)
+        spread = logits.logsumexp(-2)
+        wide = solver_dtype(cost)
+        closeness = spread.to(wide) - sharpness.to(wide) * nearest.squeeze(-2).to(wide)
+
+        count = count_features(closeness, mask)
+        gate, rest = _Gate.apply(closeness, keep.to(wide), count, mask, newton_tolerance(cost.dtype))
+        weights = (gate / (keep.to(wide) * count)).to(cost.dtype)
+        plan = (keep * weights).unsqueeze(-2) * logits.softmax(-2)
+        return Transport((rest / count).to(cost.dtype), plan, weights)
+
+
+class _Gate(torch.autograd.Function):
+    """closeness (..., n), keep (..., 1) -> sigmoid(x) and sigmoid(-x), x = closeness + bias (..., n)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, closeness: Tensor, keep: Tensor, count: Tensor, mask: Tensor | None, tolerance: float
+    ) -> tuple[Tensor, Tensor]:
+        x = gate_logits(closeness, keep, count, mask, tolerance)
+        ctx.save_for_backward(x, keep, count)
+        rest = x.neg().sigmoid() if mask is None else x.neg().sigmoid() * mask
+        return x.sigmoid(), rest
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_gate: Tensor, grad_rest: Tensor) -> tuple[Tensor | None, ...]:
+        x, keep, count = ctx.saved_tensors
+        grad_closeness, grad_keep = gate_gradient(x, count, grad_gate - grad_rest)
+        return grad_closeness, grad_keep.sum_to_size(keep.shape), None, None, None
+
+
+def gate_logits(closeness: Tensor, keep: Tensor, count: Tensor, mask: Tensor | None, tolerance: float) -> Tensor:
+    """``closeness + bias`` (..., n) such that its sigmoid has the mean ``keep``; -inf where absent.
+
+    closeness (..., n), keep (..., 1) in (0, 1], count (..., 1) present features, all in ``solver_dtype``.
+    Newton squares the error: the root is known to about ``tolerance`` squared when it stops.
+    """
+    keep = keep.clamp(max=1 - 4 * torch.finfo(keep.dtype).eps)
+    present = closeness if mask is None else closeness.masked_fill(~mask, 0)
+    mean = present.sum(-1, keepdim=True) / count
+    start = keep.logit() - mean
+    if mask is not None:
+        closeness = closeness.masked_fill(~mask, -torch.inf)
+    if _is_eager_cpu(closeness):
+        x = _newton(closeness, start, keep, count, tolerance)
+        if x is not None:
+            return x
+    lower, upper = _bracket(closeness, keep * count, count)
+    start = torch.minimum(torch.maximum(start, lower), upper)
+    # From here on everything is relative to the start, which lies within a few units of the root: the
+    # features that decide are then small numbers, however large sharpness and so closeness may be.
+    x = closeness + start
+    return x + _guarded_newton(x, keep * count, lower - start, upper - start, tolerance)
+
+
+def _newton(closeness: Tensor, bias: Tensor, keep: Tensor, count: Tensor, tolerance: float) -> Tensor | None:
+    """closeness + bias by plain Newton on logit(mean sigmoid) = logit(keep), or None if that does not converge.
+
+    In the settings of training this equation is nearly linear, and two to four steps do. It saves the sorting
+    and half of the work per step, but has to look at its own convergence, which is free on a CPU only.
+    """
+    log_odds = keep.logit()
+    for _ in range(5):
+        gate = (closeness + bias).sigmoid_()
+        mean = gate.sum(-1, keepdim=True) / count
+        gain = 1 - mean  # becomes d bias / d logit(mean)
+        slope = gate.square_().sum(-1, keepdim=True).div_(count).neg_().add_(mean)
+        gain = gain.mul_(mean).div_(slope)
+        step = (log_odds - mean.logit_()).mul_(gain)
+        bias = bias + step
+        if not bool((step.abs_() > tolerance).any()):
+            # A large gain is a plateau of a hard selection, where logit(mean) is too flat to go by.
+            return closeness + bias if bool((gain < 100).all()) else None
+    return None
+
+
+def _bracket(closeness: Tensor, kept: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Bounds on the bias, each (..., 1), rarely more than a few units apart, whatever the range of closeness.
+
+    With the closeness sorted downwards, sum_j sigmoid >= i * sigmoid(l_i + bias) for every rank i, so the bias
+    at which the right side reaches ``kept`` lies above the root. Likewise from below with 1 - sigmoid.
+    """
+    rank = torch.arange(closeness.shape[-1], device=closeness.device, dtype=closeness.dtype)
+    ordered = closeness.sort(-1, descending=True).values
+    above = (kept / (rank + 1 - kept)).log() - ordered
+    below = ((kept - rank) / (count - kept)).log() - ordered
+    upper = torch.where((rank + 1 > kept) & (rank < count), above, torch.inf).amin(-1, keepdim=True)
+    lower = torch.where(rank < kept, below, -torch.inf).amax(-1, keepdim=True)
+    return lower, upper
+
+
+def _guarded_newton(x: Tensor, kept: Tensor, lower: Tensor, upper: Tensor, tolerance: float) -> Tensor:
+    """The shift (..., 1) inside [lower, upper] for which ``sum_j sigmoid(x_j + shift) = kept``.
+
+    The equation is split into what lets through too much and what lets through too little,
+
+        excess   = sum_{x<=0} sigmoid(x)  + max(open - kept, 0)       open = how many x > 0
+        shortage = sum_{x>0}  sigmoid(-x) + max(kept - open, 0),
+
+    both free of cancellation, and Newton runs on log(excess / shortage), which is nearly linear even on
+    the plateaus of a hard selection. A step that leaves the bracket is replaced by bisection.
+    """
+    shift = torch.zeros_like(lower)
+    for _ in range(NEWTON_STEPS):
+        logits = x + shift
+        is_open = logits > 0
+        tail = logits.abs().neg().sigmoid()
+        tails = torch.stack((tail.masked_fill(is_open, 0), tail.masked_fill(~is_open, 0)))
+        sums = tails.sum(-1, keepdim=True)
+        slopes = sums - tails.square().sum(-1, keepdim=True)  # tail <= 1/2: no cancellation
+        balance = is_open.sum(-1, keepdim=True, dtype=x.dtype) - kept
+        excess, shortage = sums[0] + balance.clamp(min=0), sums[1] - balance.clamp(max=0)
+
+        step = (shortage.log() - excess.log()) / (slopes[0] / excess + slopes[1] / shortage)
+        lower = torch.where(excess < shortage, shift, lower)
+        upper = torch.where(excess > shortage, shift, upper)
+        # The tolerance keeps rounding at the root from being mistaken for a step out of the bracket.
+        inside = (shift + step >= lower - tolerance) & (shift + step <= upper + tolerance)
+        step = torch.where(inside, step, (lower + upper) / 2 - shift)
+        step = torch.where(excess == shortage, 0, step)
+        shift = shift + step
+        if _is_eager_cpu(x) and not bool((step.abs() > tolerance).any()):
+            break
+    return shift
+
+
+def gate_gradient(x: Tensor, count: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient on sigmoid(x) (..., n) -> gradient on closeness (..., n) and on keep (..., 1).
+
+    With the slopes v = sigmoid(x) sigmoid(-x), the bias moves by -v/sum(v) per closeness and n/sum(v) per
+    keep. The quotient is a softmax of log v, which has its limit also where every v underflows.
+    """
+    distance = x.abs()
+    log_slopes = 2 * logsigmoid(distance) - distance
+    pull = (log_slopes.softmax(-1) * grad).sum(-1, keepdim=True)
+    return log_slopes.exp() * (grad - pull), count * pull
+
+
+def count_features(closeness: Tensor, mask: Tensor | None) -> Tensor:
+    """How many features are present, (..., 1) or (1,), in the dtype of closeness (..., n)."""
+    if mask is None:
+        return closeness.new_full((1,), closeness.shape[-1])
+    return mask.sum(-1, keepdim=True, dtype=closeness.dtype)
+
+
+def _is_eager_cpu(tensor: Tensor) -> bool:
+    """Where looking at the data is free: no device to wait for, no graph being traced."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def as_column(value: float | Tensor, like: Tensor) -> Tensor:
+    """A number -> (1,), a tensor (...) -> (..., 1), in the dtype and on the device of ``like``."""
+    if isinstance(value, Tensor):
+        return value.to(like).unsqueeze(-1)
+    return like.new_full((1,), value)
+
+
+def solver_dtype(like: Tensor) -> torch.dtype:
+    """The root is O(n) work, so it is found in float64, on every device that has it."""
+    return like.dtype if like.device.type == "mps" else torch.float64
+
+
+def newton_tolerance(dtype: torch.dtype) -> float:
+    """The last step that may be left out of account when results are wanted in ``dtype``."""
+    return 1e-5 if dtype == torch.float32 else 1e-8
