@@ -48,7 +48,7 @@ class GeneralizedSumPool(nn.Module):
     learn_keep, learn_sharpness: make them parameters, bounded by KEEP_RANGE and SHARPNESS_RANGE.
     background: the prototypes stand for what is to be ignored. They take the share ``keep`` away and the weights
         are what is left of each feature, so set ``keep`` to the share of the background.
-    init: "random" prototypes on the unit sphere, or "k-centre": pool by average in the first training steps until
+    init: "random" prototypes just inside the unit sphere, or "k-centre": pool by average in the first training steps until
         ``memory`` averages of bags were seen, then choose the prototypes among them (the authors' way).
         ``delay`` counts training steps to pass before that, for losses that themselves need a warm-up.
         ``init_from(features)`` does it at once, from local features at hand.
@@ -97,9 +97,9 @@ class GeneralizedSumPool(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Prototypes at random on the unit sphere."""
+        """Prototypes in random directions, just inside the unit sphere: on it, clipping has no gradient."""
         with torch.no_grad():
-            self.prototypes.copy_(normalize(torch.randn_like(self.prototypes)))
+            self.prototypes.copy_(0.9 * normalize(torch.randn_like(self.prototypes)))
 
     @property
     def keep(self) -> float | Tensor:
@@ -193,9 +193,13 @@ class GeneralizedSumPool(nn.Module):
             self.prototypes.copy_(values)  # in place: the optimiser holds this very Parameter
 
     def _needs_exact_distances(self) -> bool:
-        if self.log_sharpness is not None or self._sharpness > FP32_SHARPNESS:
-            return True
-        return torch.get_float32_matmul_precision() != "highest"  # TF32 or bf16 products were allowed
+        return self.log_sharpness is not None or self._sharpness > FP32_SHARPNESS or _products_are_rounded()
+
+
+@torch.compiler.assume_constant_result
+def _products_are_rounded() -> bool:
+    """Whether matrix products of fp32 may be taken in TF32 or bf16."""
+    return torch.get_float32_matmul_precision() != "highest"
 
 
 def _average(bags: Tensor, mask: Tensor | None) -> Tensor:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lookalike.pooling.first_order import first_order_only
 from lookalike.pooling.transport import (
     count_features,
     gate_gradient,
@@ -91,20 +92,22 @@ class _SelectAndSum(torch.autograd.Function):
             parts = [torch.bmm(t.unsqueeze(1), block.kernel) for t, block in zip(shares, near, strict=True)]
             histogram = _join(parts).squeeze(1)
         if needs_gradient:
-            # Not the prototypes themselves: they may be chosen anew between forward and backward.
+            # Not the prototypes themselves: they may be set anew between forward and backward.
             small = (keep, sharpness, count, logits, weights, transported, centres.to(dtype), centre_norms.to(dtype))
             ctx.save_for_backward(features, *small, *(tensor for block in near for tensor in block))
         ctx.set_materialize_grads(False)
-        ctx.background, ctx.step = background, step
+        ctx.background, ctx.step, ctx.prototypes = background, step, prototypes
         return vector, weights, histogram
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(
         ctx: Any, grad_vector: Tensor | None, grad_weights: Tensor | None, grad_attributes: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        with without_autocast(ctx.saved_tensors[0].device):
-            return _gradients(ctx, grad_vector, grad_weights, grad_attributes)
+        features, keep, sharpness = ctx.saved_tensors[:3]
+        incoming = [grad for grad in (grad_vector, grad_weights, grad_attributes) if grad is not None]
+        with torch.no_grad(), without_autocast(features.device):
+            gradients = _gradients(ctx, grad_vector, grad_weights, grad_attributes)
+        return first_order_only(gradients, (features, ctx.prototypes, keep, sharpness, *incoming))
 
 
 def _gradients(
@@ -138,7 +141,7 @@ def _gradients(
     grad_sharpness = torch.zeros_like(sharpness) if need_sharpness else None
     start = 0
     for block, bags in zip(near, _split(features, ctx.step), strict=True):
-        part = slice(start, start := start + len(bags))
+        part = slice(start, start := start + bags.shape[0])
         onto = (base[part] / block.total).unsqueeze(-1)
         if grad_attributes is not None:
             share = (transported[part] / block.total).unsqueeze(-1)
@@ -156,7 +159,7 @@ def _gradients(
             if grad_vector is not None:
                 out.addcmul_(weights[part].unsqueeze(-1), grad_vector[part].unsqueeze(1))
     if grad_centres is not None:
-        radial = (grad_centres * centres).sum(-1, keepdim=True) * (centre_norms > 1)
+        radial = (grad_centres * centres).sum(-1, keepdim=True) * _is_clipped(centre_norms)
         grad_centres = (grad_centres - radial * centres) / centre_norms
     return grad_features, grad_centres, grad_keep if need_keep else None, grad_sharpness, None, None, None, None, None
 
@@ -205,7 +208,7 @@ def _pull_features(out: Tensor, centres: Tensor, bags: Tensor, norms: Tensor, pu
     """out (b, N, D) = pull @ centres, less the part along each feature: all of it if clipped, else its own pull."""
     torch.mm(pull.view(-1, len(centres)), centres, out=out.view(-1, out.shape[-1]))
     along = (out * bags).sum(-1, keepdim=True) / norms.square()
-    out.addcmul_(bags, torch.where(norms > 1, along, pull.sum(-1, keepdim=True)), value=-1)
+    out.addcmul_(bags, torch.where(_is_clipped(norms), along, pull.sum(-1, keepdim=True)), value=-1)
 
 
 def _pull_prototypes(out: Tensor, centres: Tensor, bags: Tensor, norms: Tensor, pull: Tensor) -> None:
@@ -215,16 +218,22 @@ def _pull_prototypes(out: Tensor, centres: Tensor, bags: Tensor, norms: Tensor, 
     out.addcmul_(centres, pull.T @ norms.view(-1, 1), value=-1)
 
 
-def _bags_per_block(features: Tensor, prototypes: int) -> int:
-    bags, size, dim = features.shape
+def _is_clipped(norms: Tensor) -> Tensor:
+    """Whether max(1, norm) is a norm. On the very edge, where rounding would decide, it counts as inside."""
+    return norms > 1 + 16 * torch.finfo(norms.dtype).eps
+
+
+def _bags_per_block(features: Tensor, prototypes: int) -> int | None:
+    """None: all at once, where a compiler fuses the chain and would unroll a loop."""
     if torch.compiler.is_compiling():
-        return bags  # the compiler fuses the chain, and a loop over data would be unrolled
+        return None
+    _, size, dim = features.shape
     limit = CPU_BLOCK if features.device.type == "cpu" else OTHER_BLOCK
     return max(1, limit // (size * max(dim, prototypes)))
 
 
-def _split(tensor: Tensor, step: int) -> tuple[Tensor, ...]:
-    return (tensor,) if len(tensor) <= step else tensor.split(step)
+def _split(tensor: Tensor, step: int | None) -> tuple[Tensor, ...]:
+    return (tensor,) if step is None or tensor.shape[0] <= step else tensor.split(step)
 
 
 def _join(parts: list[Tensor]) -> Tensor:

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from lookalike.checks import check_mask, check_range
+from lookalike.pooling.first_order import first_order_only
 
 # Never more than 8 were needed in 10^5 adversarial bags (tests/pooling/test_transport.py counts them).
 NEWTON_STEPS = 12
@@ -88,16 +89,17 @@ class _Gate(torch.autograd.Function):
         ctx: Any, closeness: Tensor, keep: Tensor, count: Tensor, mask: Tensor | None, tolerance: float
     ) -> tuple[Tensor, Tensor]:
         x = gate_logits(closeness, keep, count, mask, tolerance)
-        ctx.save_for_backward(x, keep, count)
+        ctx.save_for_backward(closeness, keep, count, x)
         rest = x.neg().sigmoid() if mask is None else x.neg().sigmoid() * mask
         return x.sigmoid(), rest
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_gate: Tensor, grad_rest: Tensor) -> tuple[Tensor | None, ...]:
-        x, keep, count = ctx.saved_tensors
-        grad_closeness, grad_keep = gate_gradient(x, count, grad_gate - grad_rest)
-        return grad_closeness, grad_keep.sum_to_size(keep.shape), None, None, None
+        closeness, keep, count, x = ctx.saved_tensors
+        with torch.no_grad():
+            grad_closeness, grad_keep = gate_gradient(x, count, grad_gate - grad_rest)
+        gradients = (grad_closeness, grad_keep.sum_to_size(keep.shape), None, None, None)
+        return first_order_only(gradients, (closeness, keep, grad_gate, grad_rest))
 
 
 def gate_logits(closeness: Tensor, keep: Tensor, count: Tensor, mask: Tensor | None, tolerance: float) -> Tensor:
@@ -121,7 +123,8 @@ def gate_logits(closeness: Tensor, keep: Tensor, count: Tensor, mask: Tensor | N
     # From here on everything is relative to the start, which lies within a few units of the root: the
     # features that decide are then small numbers, however large sharpness and so closeness may be.
     x = closeness + start
-    return x + _guarded_newton(x, keep * count, lower - start, upper - start, tolerance)
+    x = x + _guarded_newton(x, keep * count, lower - start, upper - start, tolerance)
+    return x + _plateau_shift(x)
 
 
 def _newton(closeness: Tensor, bias: Tensor, keep: Tensor, count: Tensor, tolerance: float) -> Tensor | None:
@@ -139,7 +142,7 @@ def _newton(closeness: Tensor, bias: Tensor, keep: Tensor, count: Tensor, tolera
         gain = gain.mul_(mean).div_(slope)
         step = (log_odds - mean.logit_()).mul_(gain)
         bias = bias + step
-        if not bool((step.abs_() > tolerance).any()):
+        if bool((step.abs_() <= tolerance).all()):  # which NaN is not
             # A large gain is a plateau of a hard selection, where logit(mean) is too flat to go by.
             return closeness + bias if bool((gain < 100).all()) else None
     return None
@@ -190,9 +193,24 @@ def _guarded_newton(x: Tensor, kept: Tensor, lower: Tensor, upper: Tensor, toler
         step = torch.where(inside, step, (lower + upper) / 2 - shift)
         step = torch.where(excess == shortage, 0, step)
         shift = shift + step
-        if _is_eager_cpu(x) and not bool((step.abs() > tolerance).any()):
+        if _is_eager_cpu(x) and bool((step.abs() <= tolerance).all()):
             break
     return shift
+
+
+def _plateau_shift(x: Tensor) -> Tensor:
+    """What remains to the root (..., 1) where no feature is near the gate, so that its tails may all underflow.
+
+    Any shift gives the same weights there, but the gradient on keep depends on where between the last feature
+    let through and the first one left out the gate stands. Far out both tails are exponentials, and
+    the balance of ``_guarded_newton`` is a difference of logarithms.
+    """
+    is_open = x > 0
+    shortage = torch.where(is_open, -x, -torch.inf).logsumexp(-1, keepdim=True)
+    excess = torch.where(is_open, -torch.inf, x).logsumexp(-1, keepdim=True)
+    shift = (shortage - excess) / 2
+    on_plateau = (x.abs().amin(-1, keepdim=True) > 30) & shift.isfinite()
+    return torch.where(on_plateau, shift, 0)
 
 
 def gate_gradient(x: Tensor, count: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:

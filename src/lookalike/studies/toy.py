@@ -1,0 +1,259 @@
+"""The toy map: a linear programme drops pixels of the object, the entropy-smoothed problem keeps them all.
+
+A map of 10 x 10 x 3 features shows a 5 x 5 reddish and a 5 x 5 bluish patch on green; the prototypes are pure
+red and pure blue. Half of the map is object, but only a share ``keep`` (mu) = 0.2 of it is asked for. The weights
+
+    p_j = (1/n - residual_j) / keep
+
+come from the linear programme (P1) and from the smoothed problem (P2) over a range of sharpness (epsilon).
+
+Reference: Figure 5.2 of Gürbüz's thesis, which gives neither its noise nor its sharpness. Run it with
+
+    python -m lookalike.studies.toy --out demo
+"""
+
+import argparse
+import io
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lookalike.checks import check_range
+from lookalike.pooling.reference import linear_programme
+from lookalike.pooling.transport import partial_transport
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+SIDE, PATCH = 10, 5
+RED, GREEN, BLUE = np.eye(3)
+NOISE = 0.07  # our choice, on which the result depends: see noise_matters
+MAPS = 20
+AVERAGE, PROGRAMME = "average pooling", "linear programme"
+
+
+class Spread(NamedTuple):
+    """Where pooling weights go. A fair share is the whole weight divided evenly among the object's pixels."""
+
+    on_object: float  # of the whole weight
+    dropped: int  # object pixels with less than a millionth of a fair share
+    starved: int  # object pixels with less than half of a fair share
+    least: float  # of an object pixel, in fair shares
+    most: float
+
+
+def toy_map(seed: int = 0, noise: float = NOISE) -> tuple[Array, Mask]:
+    """The features (10, 10, 3), each channel within [0, 1], and where the object is (10, 10)."""
+    colours = np.tile(GREEN, (SIDE, SIDE, 1))
+    colours[:PATCH, :PATCH] = RED
+    colours[-PATCH:, -PATCH:] = BLUE
+    off = np.abs(np.random.default_rng(seed).normal(0, noise, colours.shape)).clip(max=1)
+    return np.abs(colours - off), colours[..., 1] == 0
+
+
+def toy_cost(features: Array) -> Array:
+    """Distances (2, n) from red and blue to the features (..., 3), after clip(u) = u / max(1, ||u||)."""
+    clipped = features.reshape(-1, 3)
+    clipped = clipped / np.linalg.norm(clipped, axis=-1, keepdims=True).clip(min=1)
+    return np.asarray(np.linalg.norm(np.stack((RED, BLUE))[:, None] - clipped, axis=-1))
+
+
+def smoothed(sharpness: float) -> str:
+    return f"smoothed, sharpness {sharpness:g}"
+
+
+def toy_weights(cost: Array, keep: float, sharpness: Sequence[float]) -> dict[str, Array]:
+    """Pooling weights (n,) by name: of average pooling, the linear programme, and smoothed at each sharpness."""
+    n = cost.shape[-1]
+    programme = linear_programme(cost, keep)[1].sum(0) / keep
+    if abs(programme.sum() - 1) > 1e-6:
+        raise ValueError(f"keep is below what the linear programme can resolve, got {keep}; try {1 / n:g}, one pixel")
+    weights = {AVERAGE: np.full(n, 1 / n), PROGRAMME: np.asarray(programme)}
+    return weights | {smoothed(value): smoothed_weights(cost, keep, value) for value in sharpness}
+
+
+def smoothed_weights(cost: Array, keep: float, sharpness: float) -> Array:
+    return np.asarray(partial_transport(torch.from_numpy(cost), keep, sharpness).weights.numpy())
+
+
+def noise_matters(keep: float, sharpness: float, maps: int = MAPS) -> dict[float, float]:
+    """How many object pixels the smoothed problem starves, by noise, as a mean over maps with other seeds."""
+    starved = {}
+    for noise in (0.05, NOISE, 0.1, 0.15):
+        drawn = [toy_map(seed, noise) for seed in range(1, maps + 1)]
+        counts = [spread(smoothed_weights(toy_cost(f), keep, sharpness), mask).starved for f, mask in drawn]
+        starved[noise] = float(np.mean(counts))
+    return starved
+
+
+def spread(weights: Array, is_object: Mask) -> Spread:
+    inside = weights[is_object.ravel()]
+    shares = inside * len(inside)
+    starved = int((shares < 0.5 - 1e-6).sum())  # average pooling gives exactly half, and rounding must not decide
+    return Spread(float(inside.sum()), int((shares < 1e-6).sum()), starved, float(shares.min()), float(shares.max()))
+
+
+def verdict(programme: Spread, smooth: Spread) -> tuple[bool, str]:
+    """Whether this is what the figure shows, and why."""
+    if not programme.dropped:
+        return False, "the linear programme drops no object pixel; keep less than the object's true share"
+    if smooth.starved:
+        return False, f"the smoothed problem starves {smooth.starved} object pixels as well; lower the sharpness"
+    if smooth.on_object < 0.9:
+        return False, f"the smoothed problem puts {1 - smooth.on_object:.0%} on the background; raise the sharpness"
+    return True, "the linear programme drops pixels of the object, the smoothed problem does not"
+
+
+def explain(spreads: dict[str, Spread], pixels: int, keep: float, ladder: Sequence[float]) -> str:
+    """What there is to see, in words and measured numbers; ``ladder`` as in ``main``."""
+    programme, flat, smooth, hard = (spreads[x] for x in (PROGRAMME, *(smoothed(ladder[i]) for i in (0, 1, -1))))
+    agrees, why = verdict(programme, smooth)
+    table = "\n".join(
+        f"{name:26}{s.on_object:>13.1%}{s.dropped:>9}{s.starved:>9}{s.least:>9.2f} to {s.most:.2f}"
+        for name, s in spreads.items()
+    )
+    return (
+        f"{pixels} of {SIDE**2} pixels are object, reddish or bluish on green; asked to keep {keep:.0%} of the map.\n"
+        f"A fair share: the weight divided evenly among the {pixels} object pixels; starved: less than half of it.\n\n"
+        f"{'weights':26}on the object  dropped  starved  fair shares each\n{table}\n\n"
+        f"- Average pooling spends {1 - spreads[AVERAGE].on_object:.0%} of its weight on the background.\n"
+        f"- The linear programme puts {programme.on_object:.0%} on the object and uses "
+        f"{pixels - programme.dropped} of the {pixels} object pixels.\n"
+        f"- Smoothed at sharpness {ladder[1]:g}, {smooth.on_object:.0%} is on the object, and "
+        f"{pixels - smooth.dropped} of the {pixels} object pixels are used,\n"
+        f"  each with {smooth.least:.2f} to {smooth.most:.2f} fair shares.\n"
+        f"- Sharpness leads from one to the other: at {ladder[0]:g}, {flat.on_object:.0%} is on the object and "
+        f"{flat.starved} of its pixels are starved;\n  at {ladder[-1]:g}, {hard.on_object:.0%} and {hard.starved}.\n\n"
+        f"{'Agrees' if agrees else 'Does not agree'} in kind with Figure 5.2 of the thesis (it has no numbers):\n{why}."
+    )
+
+
+def draw(features: Array, is_object: Mask, weights: dict[str, Array], keep: float, chosen: str) -> "Figure":
+    """Above, the map, the linear programme and the ``chosen`` weights; below, from average to hard selection."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    ladder = [name for name in weights if name != PROGRAMME]
+    pixels = int(is_object.sum())
+    highest = 100 * max(1 / pixels, *(w.max() for w in weights.values()))
+    figure = Figure(figsize=(12, 8.3), dpi=100, layout="constrained")
+    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.4, 1)).ravel()
+    large, small = top.subplots(1, 3), bottom.subplots(1, len(ladder))
+    bottom.suptitle("From average pooling to hard selection: the smoothed weights over sharpness\n", fontsize=14)
+
+    large[0].imshow(features)
+    large[0].set_title("feature map", fontsize=14)
+    large[0].set_xlabel(f"object: {is_object.mean():.0%} of the map\nasked to keep: {keep:.0%}", fontsize=12)
+    near, far = PATCH / 2 - 0.5, SIDE - PATCH / 2 - 0.5
+    for x, y, text in ((near, near, "reddish"), (far, far, "bluish"), (far, near, "green"), (near, far, "green")):
+        large[0].text(x, y, text, ha="center", va="center", fontsize=14, color="black" if text == "green" else "white")
+
+    for panel, name in zip((*large[1:], *small), (PROGRAMME, chosen, *ladder), strict=True):
+        image = panel.imshow(100 * weights[name].reshape(SIDE, SIDE), cmap="Greys", vmin=0, vmax=highest)
+        for corner, colour, line in ((-0.43, "tab:red", "-"), (SIDE - PATCH - 0.43, "tab:blue", "--")):
+            side = PATCH - 0.14
+            panel.add_patch(Rectangle((corner, corner), side, side, fill=False, ec=colour, ls=line, lw=2))
+        measured = spread(weights[name], is_object)
+        title, size = (name, 12) if panel in large else (name.removeprefix("smoothed, "), 11)
+        panel.set_title(title, fontsize=size + 1)
+        text = f"on the object: {measured.on_object:.0%}\nstarved: {measured.starved} of {pixels} pixels"
+        panel.set_xlabel(text, fontsize=size)
+    for panel in (*large, *small):
+        panel.set(xticks=[], yticks=[])
+    bar = top.colorbar(image, ax=large, shrink=0.86)
+    bar.set_label("weight of a pixel, % of the whole", fontsize=12)
+    bar.ax.axhline(100 / pixels, color="tab:red", linewidth=3)
+    share = f"A fair share of an object pixel is {100 / pixels:g}% (mark on the bar)"
+    figure.supxlabel(f"\nOutlined: the object. {share}; starved: less than half of it.", fontsize=12)
+    return figure
+
+
+def render(figure: "Figure") -> dict[str, bytes]:
+    """The content of toy.png and toy.svg, the same bytes every time. A palette makes the PNG small."""
+    from matplotlib import rc_context
+    from PIL import Image
+
+    raw, png, svg = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    figure.savefig(raw, format="png")
+    Image.open(raw).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(png, format="png", optimize=True)
+    with rc_context({"svg.hashsalt": "toy"}):
+        figure.savefig(svg, format="svg", metadata={"Date": None})
+    return {"toy.png": png.getvalue(), "toy.svg": svg.getvalue()}
+
+
+def write_whole(folder: Path, files: dict[str, bytes]) -> None:
+    """Write the files under temporary names and rename them, so that none is ever seen half-written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = {folder / name: folder / f".{name}.{os.getpid()}" for name in files}
+    try:
+        for path, part in parts.items():
+            part.write_bytes(files[path.name])
+        for path, part in parts.items():
+            part.replace(path)
+    finally:
+        for part in parts.values():
+            part.unlink(missing_ok=True)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    name = "python -m lookalike.studies.toy"
+    example = f"example: {name} --out demo --keep 0.2 --sharpness 5"
+    parser = _Parser(prog=name, description=(__doc__ or "").split("\n")[0], epilog=example)
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the figure (default: demo)")
+    parser.add_argument("--keep", type=float, default=0.2, help="share of the map to keep, in (0, 1] (default: 0.2)")
+    parser.add_argument("--sharpness", type=float, default=5.0, help="of the smoothed weights (default: 5)")
+    try:
+        options = parser.parse_args(argv)
+        keep, sharpness = options.keep, options.sharpness
+        check_range("keep", keep, 0, 1)
+        check_range("sharpness", sharpness, 0, None)
+        ladder = (sharpness / 10, sharpness, sharpness * 10, sharpness * 100)
+        features, is_object = toy_map()
+        weights = toy_weights(toy_cost(features), keep, ladder)
+        spreads = {name: spread(w, is_object) for name, w in weights.items()}
+        agrees, why = verdict(spreads[PROGRAMME], spreads[smoothed(sharpness)])
+        by_noise = noise_matters(keep, sharpness)
+        numbers = {
+            "settings": {"keep": keep, "true_share": is_object.mean(), "sharpness": sharpness, "noise": NOISE},
+            "agrees": agrees,
+            "why": why,
+            "weights": {name: measured._asdict() for name, measured in spreads.items()},
+            "mean_starved_by_noise": by_noise,
+        }
+        files = render(draw(features, is_object, weights, keep, smoothed(sharpness)))
+        files["toy.json"] = (json.dumps(numbers, indent=2) + "\n").encode()
+        write_whole(options.out, files)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: cannot write to {options.out}: {error.strerror}", file=sys.stderr)
+        return 2
+    print(explain(spreads, int(is_object.sum()), keep, ladder))
+    means = ", ".join(f"{count:g} at {noise:g}" for noise, count in by_noise.items())
+    print(f"The noise of the pixels, {NOISE:g}, is our choice, and matters. Object pixels starved when smoothed,")
+    print(f"mean over {MAPS} other maps for each noise: {means}.")
+    print(f"\nWritten: {', '.join(str(options.out / name) for name in files)}")
+    print(f"Try next: --sharpness {ladder[2]:g}, nearer to a hard selection")
+    if keep < is_object.mean():
+        print(f"      or: --keep {is_object.mean():g}, the true share: nothing left for the linear programme to drop")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""The layer under torch.compile (one graph) and torch.export gives what it gives in eager mode."""
+
+import shutil
+
+import pytest
+import torch
+
+from lookalike.pooling import GeneralizedSumPool
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=needs_compiler)])
+@pytest.mark.parametrize(
+    ("settings", "masked"),
+    [({}, False), ({"sharpness": 1e3, "background": True}, True), ({"learn_keep": True, "learn_sharpness": True}, False)],
+)
+def test_compile_in_one_graph(backend: str, settings: dict, masked: bool) -> None:  # type: ignore[type-arg]
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    pool = GeneralizedSumPool(8, 5, **settings)
+    compiled = torch.compile(pool, fullgraph=True, backend=backend)
+    features = torch.randn(3, 9, 8, requires_grad=True)
+    mask = torch.rand(3, 9) > 0.3 if masked else None
+    inputs = [features, *pool.parameters()]
+    for details in (False, True):
+        expected, got = (model(features, mask, details=details) for model in (pool, compiled))
+        expected, got = (parts if details else (parts,) for parts in (expected, got))
+        torch.testing.assert_close(tuple(got), tuple(expected), atol=1e-5, rtol=1e-4)
+        gradients = (torch.autograd.grad(sum(part.sin().sum() for part in parts), inputs) for parts in (got, expected))
+        torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("details", [False, True])
+@pytest.mark.parametrize("sharpness", [5.0, 1e4])
+def test_export_with_any_batch_size(details: bool, sharpness: float) -> None:
+    torch.manual_seed(0)
+    pool = GeneralizedSumPool(8, 5, sharpness=sharpness).eval()
+    exported = torch.export.export(
+        pool,
+        (torch.randn(4, 8, 3, 3),),
+        {"details": details},
+        dynamic_shapes={"features": {0: torch.export.Dim.AUTO}, "details": None},
+    ).module()
+    for bags in (2, 7):
+        maps = torch.randn(bags, 8, 3, 3)
+        torch.testing.assert_close(exported(maps, details=details), pool(maps, details=details), atol=1e-6, rtol=1e-5)
+
+
+def test_export_with_a_mask() -> None:
+    torch.manual_seed(0)
+    pool = GeneralizedSumPool(8, 5).eval()
+    tokens, mask = torch.randn(4, 6, 8), torch.rand(4, 6) > 0.3
+    mask[:, 0] = True
+    exported = torch.export.export(pool, (tokens, mask)).module()
+    torch.testing.assert_close(exported(tokens, mask), pool(tokens, mask), atol=1e-6, rtol=1e-5)
