@@ -10,10 +10,13 @@ from lookalike.pooling import GeneralizedSumPool
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=needs_compiler)])
 @pytest.mark.parametrize(
-    ("settings", "masked"),
-    [({}, False), ({"sharpness": 1e3, "background": True}, True), ({"learn_keep": True, "learn_sharpness": True}, False)],
+    ("backend", "settings", "masked"),
+    [
+        ("aot_eager", {}, False),
+        ("aot_eager", {"learn_keep": True, "learn_sharpness": True}, False),
+        pytest.param("inductor", {"sharpness": 1e3, "background": True}, True, marks=needs_compiler),
+    ],
 )
 def test_compile_in_one_graph(backend: str, settings: dict, masked: bool) -> None:  # type: ignore[type-arg]
     torch._dynamo.reset()

@@ -31,7 +31,9 @@ def by_hand(pool: GeneralizedSumPool, tokens: Tensor, mask: Tensor | None = None
     return Pooled((weights.unsqueeze(1) @ tokens).squeeze(1), weights, moved.plan.sum(-1) / pool.keep)
 
 
-def make(seed: int, bags: int = 3, n: int = 7, dim: int = 4, m: int = 5, **settings) -> tuple[GeneralizedSumPool, Tensor]:  # type: ignore[no-untyped-def]
+def make(
+    seed: int, bags: int = 3, n: int = 7, dim: int = 4, m: int = 5, **settings
+) -> tuple[GeneralizedSumPool, Tensor]:  # type: ignore[no-untyped-def]
     torch.manual_seed(seed)
     pool = GeneralizedSumPool(dim, m, **settings).double()
     with torch.no_grad():

@@ -10,7 +10,7 @@ import torch.multiprocessing as multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 from lookalike.geometry import greedy_k_centre
-from lookalike.pooling import GeneralizedSumPool
+from lookalike.pooling import GeneralizedSumPool, Pooled
 
 
 def clip(vectors: torch.Tensor) -> torch.Tensor:
@@ -117,11 +117,21 @@ def test_init_from_features_at_hand() -> None:
     pool.init_from(points[:4] * 5)
     torch.testing.assert_close(pool.prototypes.detach().sum(), clip(points[:4] * 5).sum())
     mask = torch.zeros(2, 9, dtype=torch.bool)
-    mask[0, :4] = True
+    mask[0, :3] = mask[1, 8] = True
     pool.init_from(maps, mask)
-    assert {tuple(row) for row in pool.prototypes.tolist()} == {tuple(row) for row in points[:4].tolist()}
+    expected = points[[0, 1, 2, 17]]
+    assert {tuple(row) for row in pool.prototypes.tolist()} == {tuple(row) for row in expected.tolist()}
     with pytest.raises(ValueError, match="4 prototypes need at least as many features, got 3"):
         pool.init_from(points[:3])
+
+
+class Head(torch.nn.Module):
+    def __init__(self, layer: torch.nn.Module, pool: GeneralizedSumPool) -> None:
+        super().__init__()
+        self.layer, self.pool = layer, pool
+
+    def forward(self, tokens: torch.Tensor, details: bool) -> torch.Tensor | Pooled:
+        return self.pool(self.layer(tokens), details=details)
 
 
 def train_on_one_rank(rank: int, ranks: int, folder: str) -> None:
@@ -129,13 +139,14 @@ def train_on_one_rank(rank: int, ranks: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=ranks)
     torch.manual_seed(rank)  # different random starts: DDP makes the parameters equal
     pool = GeneralizedSumPool(8, 4, init="k-centre", memory=20, learn_keep=True, learn_sharpness=True)
-    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8), pool))
+    model = DistributedDataParallel(Head(torch.nn.Linear(8, 8), pool))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     for index, batch in enumerate(batches(6, size=6)):
         mine = batch[: 4 if index % 2 else 3] if rank == 0 else batch[4 if index % 2 else 3 :]  # uneven shares
         optimiser.zero_grad()
-        pooled = model(mine)
-        pooled.square().sum().backward()
+        pooled = model(mine, details=index % 3 == 0)
+        loss = pooled.square().sum() if isinstance(pooled, torch.Tensor) else pooled.vector.square().sum()
+        loss.backward()
         optimiser.step()
     torch.save({"ready": pool.ready, "state": model.module.state_dict()}, f"{folder}/rank{rank}")
     dist.destroy_process_group()

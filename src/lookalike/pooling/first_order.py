@@ -25,9 +25,9 @@ def first_order_only(gradients: Sequence[Tensor | None], inputs: Sequence[Tensor
 
 class _Refuse(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004
+    def forward(_: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(tensor.view_as(tensor) for tensor in tensors[:count])
 
     @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(_: Any, *_gradients: Tensor) -> tuple[Tensor | None, ...]:
         raise RuntimeError("partial transport and generalized sum pooling cannot be differentiated twice")

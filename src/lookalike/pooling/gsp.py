@@ -48,9 +48,9 @@ class GeneralizedSumPool(nn.Module):
     learn_keep, learn_sharpness: make them parameters, bounded by KEEP_RANGE and SHARPNESS_RANGE.
     background: the prototypes stand for what is to be ignored. They take the share ``keep`` away and the weights
         are what is left of each feature, so set ``keep`` to the share of the background.
-    init: "random" prototypes just inside the unit sphere, or "k-centre": pool by average in the first training steps until
-        ``memory`` averages of bags were seen, then choose the prototypes among them (the authors' way).
-        ``delay`` counts training steps to pass before that, for losses that themselves need a warm-up.
+    init: "random" prototypes just inside the unit sphere, or "k-centre": pool by average in the first steps of
+        training until ``memory`` averages of bags were seen, then choose the prototypes among them (the authors'
+        way). ``delay`` counts training steps to pass before that, for losses that need a warm-up themselves.
         ``init_from(features)`` does it at once, from local features at hand.
     check_finite: raise an error for NaN or infinite features instead of passing them on.
 
@@ -136,21 +136,21 @@ class GeneralizedSumPool(nn.Module):
                 chosen = self.warm_up.observe(_average(bags, mask))
                 if chosen is not None:
                     self._set_prototypes(chosen)
-            prototypes = self.prototypes.to(bags.dtype)
-            keep = self.keep if self.ready else 1.0
-            if not details and not isinstance(keep, Tensor) and keep == 1:
-                # Tied to the prototypes, if only by zero, so that DDP sees every parameter take part.
-                return (_average(bags, mask) + 0 * prototypes.sum()).to(features.dtype)
+            average = not self.ready or (self.keep_logit is None and self._keep == 1)
+            if average and not details:
+                return (_average(bags, mask) + self._nothing()).to(features.dtype)
             vector, weights, attributes = select_and_sum(
                 bags,
-                prototypes,
-                _scalar(keep, bags),
+                self.prototypes.to(bags.dtype),
+                _scalar(1.0 if average else self.keep, bags),
                 _scalar(self.sharpness, bags),
                 mask,
-                background=self.background and self.ready,
+                background=self.background and not average,
                 attributes=details,
                 exact=self._needs_exact_distances(),
             )
+            if average:
+                vector = vector + self._nothing()
         vector = vector.to(features.dtype)
         return vector if attributes is None else Pooled(vector, weights, attributes)
 
@@ -191,6 +191,10 @@ class GeneralizedSumPool(nn.Module):
     def _set_prototypes(self, values: Tensor) -> None:
         with torch.no_grad():
             self.prototypes.copy_(values)  # in place: the optimiser holds this very Parameter
+
+    def _nothing(self) -> Tensor:
+        """Zero, but tied to every parameter: DDP wants each to take part, also while they decide nothing."""
+        return 0 * torch.stack([parameter.sum() for parameter in self.parameters()]).sum()
 
     def _needs_exact_distances(self) -> bool:
         return self.log_sharpness is not None or self._sharpness > FP32_SHARPNESS or _products_are_rounded()

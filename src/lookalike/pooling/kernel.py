@@ -96,7 +96,7 @@ class _SelectAndSum(torch.autograd.Function):
             small = (keep, sharpness, count, logits, weights, transported, centres.to(dtype), centre_norms.to(dtype))
             ctx.save_for_backward(features, *small, *(tensor for block in near for tensor in block))
         ctx.set_materialize_grads(False)
-        ctx.background, ctx.step, ctx.prototypes = background, step, prototypes
+        ctx.background, ctx.lean, ctx.step, ctx.prototypes = background, lean, step, prototypes
         return vector, weights, histogram
 
     @staticmethod
@@ -147,10 +147,11 @@ def _gradients(
             share = (transported[part] / block.total).unsqueeze(-1)
             onto = share * grad_attributes[part].unsqueeze(1) + onto
         pull = block.kernel * (onto * (sharpness / block.norms))
-        if block.inverse is not None:
+        if not ctx.lean:
+            distance = block.distance(sharpness)
             if grad_sharpness is not None:
-                grad_sharpness -= (block.kernel / block.inverse).mul_(onto).sum()
-            pull *= block.inverse
+                grad_sharpness -= (block.kernel * distance).nan_to_num_(nan=0).mul_(onto).sum()  # nan: 0 * infinity
+            pull.div_(distance)
         if grad_centres is not None:
             _pull_prototypes(grad_centres, centres, bags, block.norms, pull)
         if grad_features is not None:
@@ -171,11 +172,17 @@ class _Nearness(NamedTuple):
     nearest: Tensor | None  # (b, N) min_i c_ij if exact; else None, which stands for 0
     total: Tensor  # (b, N) Z_j = sum_i exp(-sharpness * (c_ij - nearest_j))
     kernel: Tensor  # (b, N, m) Z_j S_ij; if lean, Z_j S_ij / c_ij
-    inverse: Tensor | None  # (b, N, m) 1 / c_ij; if lean, None
 
     def closeness(self, sharpness: Tensor) -> Tensor:
         log_total = self.total.to(sharpness.dtype).log()
         return log_total if self.nearest is None else log_total - sharpness * self.nearest
+
+    def distance(self, sharpness: Tensor) -> Tensor:
+        """c_ij (b, N, m), read back from a kernel that is not lean; infinite where that has underflown to zero."""
+        distance = self.kernel.log().div_(-sharpness)
+        if self.nearest is not None:
+            distance.add_(self.nearest.unsqueeze(-1))
+        return distance.clamp_(min=torch.finfo(distance.dtype).eps ** 0.5)
 
 
 def _nearness(bags: Tensor, centres: Tensor, sharpness: Tensor, lean: bool, exact: bool) -> _Nearness:
@@ -187,21 +194,17 @@ def _nearness(bags: Tensor, centres: Tensor, sharpness: Tensor, lean: bool, exac
     squares = (bags.reshape(-1, bags.shape[-1]) @ (-2 * centres).T).view(*bags.shape[:2], len(centres))
     squares.mul_(norms.reciprocal()).add_(centres.square().sum(-1)).add_((norm / norms).square())
     # Below its resolution a distance is rounding error. Held there, it has a finite inverse, and so a gradient.
-    squares.clamp_(min=torch.finfo(squares.dtype).eps)
-    inverse = squares.rsqrt()
+    inverse = squares.clamp_(min=torch.finfo(squares.dtype).eps).rsqrt()
     distance = squares.mul_(inverse)
-    nearest = None
     if exact:
         nearest = distance.amin(-1, keepdim=True)
         kernel = (nearest - distance).to(dtype).mul_(sharpness).exp_()
-        nearest = nearest.squeeze(-1)
     else:
         kernel = distance.mul_(-sharpness).exp_()
     total = kernel.sum(-1)
-    inverse = inverse.to(dtype)
     if lean:
-        return _Nearness(norms.to(dtype), nearest, total, kernel.mul_(inverse), None)
-    return _Nearness(norms.to(dtype), nearest, total, kernel, inverse)
+        kernel.mul_(inverse)
+    return _Nearness(norms.to(dtype), nearest.squeeze(-1) if exact else None, total, kernel)
 
 
 def _pull_features(out: Tensor, centres: Tensor, bags: Tensor, norms: Tensor, pull: Tensor) -> None:

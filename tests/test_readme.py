@@ -1,0 +1,46 @@
+"""The README and the docs say what is true: their Python runs, their files exist, importing stays light."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_in_the_page_runs(page: Path) -> None:
+    scope: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(compile(block, str(page), "exec"), scope)
+    if page.name == "README.md":
+        assert scope["vectors"].shape == (8, 128)  # type: ignore[attr-defined]
+        assert scope["heat"].shape == (8, 7, 7)  # type: ignore[attr-defined]
+        assert scope["share"].shape == (8, 64)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_pictures_exist(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).is_file(), target
+
+
+def test_make_targets_of_the_readme_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_importing_pulls_in_nothing_but_torch() -> None:
+    code = """
+import sys, torch
+before = {name.split(".")[0] for name in sys.modules}
+import lookalike
+print(*({name.split(".")[0] for name in sys.modules} - before))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["lookalike"]
