@@ -57,3 +57,17 @@ def test_export_with_a_mask() -> None:
     mask[:, 0] = True
     exported = torch.export.export(pool, (tokens, mask)).module()
     torch.testing.assert_close(exported(tokens, mask), pool(tokens, mask), atol=1e-6, rtol=1e-5)
+
+
+def test_compiled_through_the_warm_up() -> None:
+    """The start from data breaks the graph, and happens all the same."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    pools = [GeneralizedSumPool(8, 4, init="k-centre", memory=20) for _ in range(2)]
+    pools[1].load_state_dict(pools[0].state_dict())
+    compiled = torch.compile(pools[1], backend="eager")
+    for _ in range(4):
+        tokens = torch.randn(8, 5, 8)
+        torch.testing.assert_close(compiled(tokens), pools[0](tokens))
+    assert pools[1].ready
+    assert torch.equal(pools[0].prototypes, pools[1].prototypes)

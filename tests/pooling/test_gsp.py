@@ -152,6 +152,13 @@ def test_rounded_matrix_products_do_not_reach_the_distances() -> None:
         assert pool._needs_exact_distances()
     finally:
         torch.set_float32_matmul_precision("highest")
+    assert not pool._needs_exact_distances()
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        assert pool._needs_exact_distances()
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "none"
+    assert not pool._needs_exact_distances()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -133,7 +133,10 @@ class GeneralizedSumPool(nn.Module):
         with without_autocast(bags.device):
             bags = bags if bags.dtype == torch.float64 else bags.float()
             if self.training and self.warm_up is not None and not self.warm_up.done:
-                chosen = self.warm_up.observe(_average(bags, mask))
+                observe = self.warm_up.observe
+                if torch.compiler.is_compiling():
+                    observe = torch.compiler.disable(observe)  # as a decorator it would import the compiler
+                chosen = observe(_average(bags, mask))
                 if chosen is not None:
                     self._set_prototypes(chosen)
             average = not self.ready or (self.keep_logit is None and self._keep == 1)
@@ -200,10 +203,14 @@ class GeneralizedSumPool(nn.Module):
         return self.log_sharpness is not None or self._sharpness > FP32_SHARPNESS or _products_are_rounded()
 
 
-@torch.compiler.assume_constant_result
 def _products_are_rounded() -> bool:
     """Whether matrix products of fp32 may be taken in TF32 or bf16."""
-    return torch.get_float32_matmul_precision() != "highest"
+    if torch.compiler.is_compiling():
+        return torch.backends.cuda.matmul.allow_tf32  # all that can be read in a traced graph
+    try:
+        return torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # it will not sum up switches that were set one by one
+        return True
 
 
 def _average(bags: Tensor, mask: Tensor | None) -> Tensor:

@@ -35,7 +35,6 @@ class WarmUp(nn.Module):
     def done(self) -> bool:
         return self._stored >= self.size
 
-    @torch.compiler.disable
     @torch.no_grad()
     def observe(self, averages: Tensor) -> Tensor | None:
         """Take in the averages (B, D) of a training batch; the prototypes (m, D) once the memory is full.
