@@ -28,7 +28,7 @@ from lookalike.pooling.transport import (
     solver_dtype,
 )
 
-CPU_BLOCK = 2**18  # elements of a temporary: 1 MB of fp32
+CPU_BLOCK = 2**19  # elements of a temporary: 2 MB of fp32
 OTHER_BLOCK = 2**26  # fewer and larger launches on an accelerator
 
 
@@ -156,7 +156,12 @@ def _gradients(
             _pull_prototypes(grad_centres, centres, bags, block.norms, pull)
         if grad_features is not None:
             out = grad_features[part]
-            _pull_features(out, centres, bags, block.norms, pull)
+            torch.mm(pull.view(-1, len(centres)), centres, out=out.view(-1, out.shape[-1]))
+            inside = pull.sum(-1, keepdim=True)
+            del pull  # before the next temporary of its size
+            along = (out * bags).sum(-1, keepdim=True) / block.norms.square()
+            # Clipping takes away all that lies along a feature; inside of the ball it is the feature's own pull.
+            out.addcmul_(bags, torch.where(_is_clipped(block.norms), along, inside), value=-1)
             if grad_vector is not None:
                 out.addcmul_(weights[part].unsqueeze(-1), grad_vector[part].unsqueeze(1))
     if grad_centres is not None:
@@ -205,13 +210,6 @@ def _nearness(bags: Tensor, centres: Tensor, sharpness: Tensor, lean: bool, exac
     if lean:
         kernel.mul_(inverse)
     return _Nearness(norms.to(dtype), nearest.squeeze(-1) if exact else None, total, kernel)
-
-
-def _pull_features(out: Tensor, centres: Tensor, bags: Tensor, norms: Tensor, pull: Tensor) -> None:
-    """out (b, N, D) = pull @ centres, less the part along each feature: all of it if clipped, else its own pull."""
-    torch.mm(pull.view(-1, len(centres)), centres, out=out.view(-1, out.shape[-1]))
-    along = (out * bags).sum(-1, keepdim=True) / norms.square()
-    out.addcmul_(bags, torch.where(_is_clipped(norms), along, pull.sum(-1, keepdim=True)), value=-1)
 
 
 def _pull_prototypes(out: Tensor, centres: Tensor, bags: Tensor, norms: Tensor, pull: Tensor) -> None:
