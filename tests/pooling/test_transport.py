@@ -200,8 +200,7 @@ def test_a_fixed_number_of_steps_suffices(n: int, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(transport, "NEWTON_STEPS", transport.NEWTON_STEPS - 4)
     for sharpness in (1e-3, 0.5, 5.0, 20.0, 50.0, 100.0, 1e3, 1e4):
         for keep in (1e-4, 0.01, 0.05, 0.25, 0.5, 0.7, 0.99, 0.9999):
-            bags, count = -sharpness * adversarial_bags(n), torch.tensor([n], dtype=DOUBLE)
-            x = gate_logits(bags, torch.tensor(keep, dtype=DOUBLE), count, None, 1e-8)
+            x = gate_logits(-sharpness * adversarial_bags(n), keep, n, None, 1e-8)
             assert (x.sigmoid().mean(-1) - keep).abs().max() < 1e-14, (sharpness, keep)
 
 

@@ -145,8 +145,8 @@ class GeneralizedSumPool(nn.Module):
             vector, weights, attributes = select_and_sum(
                 bags,
                 self.prototypes.to(bags.dtype),
-                _scalar(1.0 if average else self.keep, bags),
-                _scalar(self.sharpness, bags),
+                _solver_scalar(1.0 if average else self.keep, bags),
+                _solver_scalar(self.sharpness, bags),
                 mask,
                 background=self.background and not average,
                 attributes=details,
@@ -218,10 +218,8 @@ def _average(bags: Tensor, mask: Tensor | None) -> Tensor:
     return bags.mean(1) if mask is None else bags.sum(1) / mask.sum(1, keepdim=True)
 
 
-def _scalar(value: float | Tensor, like: Tensor) -> Tensor:
-    if isinstance(value, Tensor):
-        return value.to(like.device, solver_dtype(like))
-    return torch.full((), value, device=like.device, dtype=solver_dtype(like))
+def _solver_scalar(value: float | Tensor, like: Tensor) -> float | Tensor:
+    return value.to(like.device, solver_dtype(like)) if isinstance(value, Tensor) else value
 
 
 def _logit(p: float) -> float:

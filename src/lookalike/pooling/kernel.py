@@ -35,8 +35,8 @@ OTHER_BLOCK = 2**26  # fewer and larger launches on an accelerator
 def select_and_sum(
     features: Tensor,
     prototypes: Tensor,
-    keep: Tensor,
-    sharpness: Tensor,
+    keep: float | Tensor,
+    sharpness: float | Tensor,
     mask: Tensor | None = None,
     *,
     background: bool = False,
@@ -45,12 +45,12 @@ def select_and_sum(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Pool features (B, N, D) by prototypes (m, D) -> vector (B, D), weights (B, N), attributes (B, m) or None.
 
-    Features and prototypes share one dtype, fp32 or fp64; ``keep`` and ``sharpness`` are scalars in
-    ``solver_dtype``. Features that ``mask`` (B, N) leaves out must be zero. ``exact`` takes the distances
-    between fp32 vectors by an fp64 product.
+    Features and prototypes share one dtype, fp32 or fp64; ``keep`` and ``sharpness`` are numbers, or scalars in
+    ``solver_dtype`` if they are learnt. Features that ``mask`` (B, N) leaves out must be zero. ``exact`` takes the
+    distances between fp32 vectors by an fp64 product.
     """
     inputs = (features, prototypes, keep, sharpness)
-    needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    needs_gradient = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
     vector, weights, histogram = _SelectAndSum.apply(*inputs, mask, background, attributes, exact, needs_gradient)
     return vector, weights, histogram
 
@@ -61,8 +61,8 @@ class _SelectAndSum(torch.autograd.Function):
         ctx: Any,
         features: Tensor,
         prototypes: Tensor,
-        keep: Tensor,
-        sharpness: Tensor,
+        keep: float | Tensor,
+        sharpness: float | Tensor,
         mask: Tensor | None,
         background: bool,
         attributes: bool,
@@ -74,7 +74,7 @@ class _SelectAndSum(torch.autograd.Function):
         centre_norms = torch.linalg.vector_norm(centres, dim=-1, keepdim=True).clamp(min=1)
         centres = centres / centre_norms
         step = _bags_per_block(features, len(centres))
-        lean = not attributes and not sharpness.requires_grad
+        lean = not attributes and not isinstance(sharpness, Tensor)
         near = [_nearness(bags, centres, sharpness, lean, exact) for bags in _split(features, step)]
 
         closeness = _join([block.closeness(sharpness) for block in near])
@@ -93,49 +93,56 @@ class _SelectAndSum(torch.autograd.Function):
             histogram = _join(parts).squeeze(1)
         if needs_gradient:
             # Not the prototypes themselves: they may be set anew between forward and backward.
-            small = (keep, sharpness, count, logits, weights, transported, centres.to(dtype), centre_norms.to(dtype))
+            small = (logits, weights, transported, centres.to(dtype), centre_norms.to(dtype))
             ctx.save_for_backward(features, *small, *(tensor for block in near for tensor in block))
         ctx.set_materialize_grads(False)
-        ctx.background, ctx.lean, ctx.step, ctx.prototypes = background, lean, step, prototypes
+        ctx.inputs = (prototypes, keep, sharpness)
+        ctx.count, ctx.background, ctx.lean, ctx.step = count, background, lean, step
         return vector, weights, histogram
 
     @staticmethod
     def backward(
         ctx: Any, grad_vector: Tensor | None, grad_weights: Tensor | None, grad_attributes: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        features, keep, sharpness = ctx.saved_tensors[:3]
-        incoming = [grad for grad in (grad_vector, grad_weights, grad_attributes) if grad is not None]
+        features = ctx.saved_tensors[0]
         with torch.no_grad(), without_autocast(features.device):
             gradients = _gradients(ctx, grad_vector, grad_weights, grad_attributes)
-        return first_order_only(gradients, (features, ctx.prototypes, keep, sharpness, *incoming))
+        sources = (features, *ctx.inputs, grad_vector, grad_weights, grad_attributes)
+        return first_order_only(gradients, [source for source in sources if isinstance(source, Tensor)])
 
 
 def _gradients(
     ctx: Any, grad_vector: Tensor | None, grad_weights: Tensor | None, grad_attributes: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    features, keep, sharpness, count, logits, weights, transported, centres, centre_norms, *rest = ctx.saved_tensors
+    features, logits, weights, transported, centres, centre_norms, *rest = ctx.saved_tensors
+    _, keep, sharpness = ctx.inputs
     fields = len(_Nearness._fields)
     near = [_Nearness(*rest[i : i + fields]) for i in range(0, len(rest), fields)]
     need_features, need_prototypes, need_keep, need_sharpness = ctx.needs_input_grad[:4]
-    zero = weights.new_zeros(())
 
-    # On the pooling weights p and the transported shares t, each (B, N).
-    grad_p = zero if grad_weights is None else grad_weights
+    # On the pooling weights p and the transported shares t, each (B, N), and through them on the gate and on keep.
+    signed_keep = keep - 1 if ctx.background else keep  # p = sigmoid(+-logits) / (+-n signed_keep)
+    grad_p, grad_t = grad_weights, None
     if grad_vector is not None:
-        grad_p = torch.bmm(grad_vector.unsqueeze(1), features.mT).squeeze(1) + grad_p
-    grad_t = zero
+        grad_p = torch.bmm(grad_vector.unsqueeze(1), features.mT).squeeze(1)
+        grad_p = grad_p if grad_weights is None else grad_p + grad_weights
+    grad_gate = torch.zeros_like(weights) if grad_p is None else grad_p / (signed_keep * ctx.count)
     if grad_attributes is not None:
         pairs = zip(near, _split(grad_attributes, ctx.step), strict=True)
         grad_t = _join([(block.kernel * grad.unsqueeze(1)).sum(-1) / block.total for block, grad in pairs])
+        grad_gate = grad_gate + grad_t / (keep * ctx.count)
 
-    # Through the gate, on keep and on the closeness l (B, N).
-    signed_keep = keep - 1 if ctx.background else keep  # p = sigmoid(+-logits) / (+-n signed_keep)
-    grad_closeness, grad_keep = gate_gradient(logits, count, (grad_p / signed_keep + grad_t / keep) / count)
+    # Through the gate, on the closeness l (B, N) and on keep.
+    grad_closeness, grad_bias = gate_gradient(logits, grad_gate.to(logits.dtype))
+    grad_keep = None
     if need_keep:
-        grad_keep = grad_keep.sum() - (grad_p * weights / signed_keep + grad_t * transported / keep).sum()
+        grad_keep = (ctx.count * grad_bias).sum()
+        grad_keep = grad_keep if grad_p is None else grad_keep - (grad_p * weights).sum() / signed_keep
+        grad_keep = grad_keep if grad_t is None else grad_keep - (grad_t * transported).sum() / keep
 
     # Through the distances: the gradient on -sharpness * c_ij is S_ij (base_j + t_j grad_attributes_i).
-    base = grad_closeness.to(features.dtype) - transported * grad_t
+    base = grad_closeness.to(features.dtype)
+    base = base if grad_t is None else base - transported * grad_t
     grad_features = features.new_empty(features.shape) if need_features else None
     grad_centres = torch.zeros_like(centres) if need_prototypes else None
     grad_sharpness = torch.zeros_like(sharpness) if need_sharpness else None
@@ -167,7 +174,7 @@ def _gradients(
     if grad_centres is not None:
         radial = (grad_centres * centres).sum(-1, keepdim=True) * _is_clipped(centre_norms)
         grad_centres = (grad_centres - radial * centres) / centre_norms
-    return grad_features, grad_centres, grad_keep if need_keep else None, grad_sharpness, None, None, None, None, None
+    return grad_features, grad_centres, grad_keep, grad_sharpness, None, None, None, None, None
 
 
 class _Nearness(NamedTuple):
@@ -178,11 +185,11 @@ class _Nearness(NamedTuple):
     total: Tensor  # (b, N) Z_j = sum_i exp(-sharpness * (c_ij - nearest_j))
     kernel: Tensor  # (b, N, m) Z_j S_ij; if lean, Z_j S_ij / c_ij
 
-    def closeness(self, sharpness: Tensor) -> Tensor:
-        log_total = self.total.to(sharpness.dtype).log()
+    def closeness(self, sharpness: float | Tensor) -> Tensor:
+        log_total = self.total.to(solver_dtype(self.total)).log()
         return log_total if self.nearest is None else log_total - sharpness * self.nearest
 
-    def distance(self, sharpness: Tensor) -> Tensor:
+    def distance(self, sharpness: float | Tensor) -> Tensor:
         """c_ij (b, N, m), read back from a kernel that is not lean; infinite where that has underflown to zero."""
         distance = self.kernel.log().div_(-sharpness)
         if self.nearest is not None:
@@ -190,14 +197,14 @@ class _Nearness(NamedTuple):
         return distance.clamp_(min=torch.finfo(distance.dtype).eps ** 0.5)
 
 
-def _nearness(bags: Tensor, centres: Tensor, sharpness: Tensor, lean: bool, exact: bool) -> _Nearness:
+def _nearness(bags: Tensor, centres: Tensor, sharpness: float | Tensor, lean: bool, exact: bool) -> _Nearness:
     """bags (b, N, D), clipped prototypes (m, D). The distances are taken in the dtype of the prototypes."""
     dtype, bags = bags.dtype, bags.to(centres.dtype)
     norm = torch.linalg.vector_norm(bags, dim=-1, keepdim=True)
     norms = norm.clamp(min=1)
     # || clip(w) - clip(f) ||^2 expanded. Scaling the product saves a clipped copy of the features.
-    squares = (bags.reshape(-1, bags.shape[-1]) @ (-2 * centres).T).view(*bags.shape[:2], len(centres))
-    squares.mul_(norms.reciprocal()).add_(centres.square().sum(-1)).add_((norm / norms).square())
+    squares = torch.mm(bags.reshape(-1, bags.shape[-1]), centres.T).view(*bags.shape[:2], len(centres))
+    squares.mul_(-2 / norms).add_(centres.square().sum(-1)).add_(norm.clamp_(max=1).square_())
     # Below its resolution a distance is rounding error. Held there, it has a finite inverse, and so a gradient.
     inverse = squares.clamp_(min=torch.finfo(squares.dtype).eps).rsqrt()
     distance = squares.mul_(inverse)

@@ -18,6 +18,7 @@ Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Lear
 The iteration given there converges to the same point, see ``lookalike.pooling.reference``.
 """
 
+from math import log
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +31,9 @@ from lookalike.pooling.first_order import first_order_only
 # Bisection needs about 5 steps to narrow a bracket of 2 log(n), Newton about 6 from there. No adversarial bag of the
 # tests needs more than 12.
 NEWTON_STEPS = 16
+
+
+Count = int | Tensor
 
 
 class Transport(NamedTuple):
@@ -87,38 +91,41 @@ class _Gate(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, closeness: Tensor, keep: Tensor, count: Tensor, mask: Tensor | None, tolerance: float
+        ctx: Any, closeness: Tensor, keep: Tensor, count: Count, mask: Tensor | None, tolerance: float
     ) -> tuple[Tensor, Tensor]:
         x = gate_logits(closeness, keep, count, mask, tolerance)
-        ctx.save_for_backward(closeness, keep, count, x)
+        ctx.save_for_backward(closeness, keep, x)
+        ctx.count = count
         rest = x.neg().sigmoid() if mask is None else x.neg().sigmoid() * mask
         return x.sigmoid(), rest
 
     @staticmethod
     def backward(ctx: Any, grad_gate: Tensor, grad_rest: Tensor) -> tuple[Tensor | None, ...]:
-        closeness, keep, count, x = ctx.saved_tensors
+        closeness, keep, x = ctx.saved_tensors
         with torch.no_grad():
-            grad_closeness, grad_keep = gate_gradient(x, count, grad_gate - grad_rest)
-        gradients = (grad_closeness, grad_keep.sum_to_size(keep.shape), None, None, None)
+            grad_closeness, grad_bias = gate_gradient(x, grad_gate - grad_rest)
+        gradients = (grad_closeness, (ctx.count * grad_bias).sum_to_size(keep.shape), None, None, None)
         return first_order_only(gradients, (closeness, keep, grad_gate, grad_rest))
 
 
-def gate_logits(closeness: Tensor, keep: Tensor, count: Tensor, mask: Tensor | None, tolerance: float) -> Tensor:
+def gate_logits(closeness: Tensor, keep: float | Tensor, count: Count, mask: Tensor | None, tolerance: float) -> Tensor:
     """``closeness + bias`` (..., n) such that its sigmoid has the mean ``keep``; -inf where absent.
 
-    closeness (..., n), keep (..., 1) in (0, 1], count (..., 1) present features, all in ``solver_dtype``.
-    Newton squares the error: the root is known to about ``tolerance`` squared when it stops.
+    closeness (..., n), in ``solver_dtype``; keep in (0, 1], a number, a scalar or (..., 1); count as by
+    ``count_features``. Newton squares the error: the root is known to about ``tolerance`` squared when it stops.
     """
-    keep = keep.clamp(max=1 - 4 * torch.finfo(keep.dtype).eps)
-    present = closeness if mask is None else closeness.masked_fill(~mask, 0)
-    mean = present.sum(-1, keepdim=True) / count
-    start = keep.logit() - mean
-    if mask is not None:
+    limit = 1 - 4 * torch.finfo(closeness.dtype).eps
+    keep = keep.clamp(max=limit) if isinstance(keep, Tensor) else min(keep, limit)
+    log_odds = keep.logit() if isinstance(keep, Tensor) else log(keep / (1 - keep))
+    if mask is None:
+        start = log_odds - closeness.mean(-1, keepdim=True)
+        if _is_eager_cpu(closeness) and closeness.numel():
+            x = _newton(closeness + start, log_odds, tolerance)
+            if x is not None:
+                return x
+    else:
+        start = log_odds - closeness.masked_fill(~mask, 0).sum(-1, keepdim=True) / count
         closeness = closeness.masked_fill(~mask, -torch.inf)
-    if _is_eager_cpu(closeness):
-        x = _newton(closeness, start, keep, count, tolerance)
-        if x is not None:
-            return x
     lower, upper = _bracket(closeness, keep * count, count)
     start = torch.minimum(torch.maximum(start, lower), upper)
     # From here on everything is relative to the start, which lies within a few units of the root: the
@@ -128,28 +135,26 @@ def gate_logits(closeness: Tensor, keep: Tensor, count: Tensor, mask: Tensor | N
     return x + _plateau_shift(x)
 
 
-def _newton(closeness: Tensor, bias: Tensor, keep: Tensor, count: Tensor, tolerance: float) -> Tensor | None:
-    """closeness + bias by plain Newton on logit(mean sigmoid) = logit(keep), or None if that does not converge.
+def _newton(x: Tensor, log_odds: float | Tensor, tolerance: float) -> Tensor | None:
+    """x + bias by plain Newton on logit(mean sigmoid) = log_odds, in place, or None if that does not converge.
 
-    In the settings of training this equation is nearly linear, and two to four steps do. It saves the sorting
-    and half of the work per step, but has to look at its own convergence, which is free on a CPU only.
+    In the settings of training this equation is nearly linear, and two or three steps do. It saves the sorting
+    and two thirds of the work per step, but has to look at its own convergence, which is free on a CPU only.
     """
-    log_odds = keep.logit()
     for _ in range(5):
-        gate = (closeness + bias).sigmoid_()
-        mean = gate.sum(-1, keepdim=True) / count
-        gain = 1 - mean  # becomes d bias / d logit(mean)
-        slope = gate.square_().sum(-1, keepdim=True).div_(count).neg_().add_(mean)
-        gain = gain.mul_(mean).div_(slope)
-        step = (log_odds - mean.logit_()).mul_(gain)
-        bias = bias + step
+        gate = x.sigmoid()
+        mean = gate.mean(-1, keepdim=True)
+        slope = mean - gate.square_().mean(-1, keepdim=True)
+        gain = mean * (1 - mean) / slope
+        step = (log_odds - mean.logit_()) * gain
+        x.add_(step)
         if bool((step.abs_() <= tolerance).all()):  # which NaN is not
             # A large gain is a plateau of a hard selection, where logit(mean) is too flat to go by.
-            return closeness + bias if bool((gain < 100).all()) else None
+            return x if bool((gain < 100).all()) else None
     return None
 
 
-def _bracket(closeness: Tensor, kept: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+def _bracket(closeness: Tensor, kept: float | Tensor, count: Count) -> tuple[Tensor, Tensor]:
     """Bounds on the bias, each (..., 1), rarely more than a few units apart, whatever the range of closeness.
 
     With the closeness sorted downwards, sum_j sigmoid >= i * sigmoid(l_i + bias) for every rank i, so the bias
@@ -164,7 +169,7 @@ def _bracket(closeness: Tensor, kept: Tensor, count: Tensor) -> tuple[Tensor, Te
     return lower, upper
 
 
-def _guarded_newton(x: Tensor, kept: Tensor, lower: Tensor, upper: Tensor, tolerance: float) -> Tensor:
+def _guarded_newton(x: Tensor, kept: float | Tensor, lower: Tensor, upper: Tensor, tolerance: float) -> Tensor:
     """The shift (..., 1) inside [lower, upper] for which ``sum_j sigmoid(x_j + shift) = kept``.
 
     The equation is split into what lets through too much and what lets through too little,
@@ -214,8 +219,8 @@ def _plateau_shift(x: Tensor) -> Tensor:
     return torch.where(on_plateau, shift, 0)
 
 
-def gate_gradient(x: Tensor, count: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient on sigmoid(x) (..., n) -> gradient on closeness (..., n) and on keep (..., 1).
+def gate_gradient(x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient on sigmoid(x) (..., n) -> gradient on closeness (..., n), and on keep (..., 1) per feature.
 
     With the slopes v = sigmoid(x) sigmoid(-x), the bias moves by -v/sum(v) per closeness and n/sum(v) per
     keep. The quotient is a softmax of log v, which has its limit also where every v underflows.
@@ -223,14 +228,12 @@ def gate_gradient(x: Tensor, count: Tensor, grad: Tensor) -> tuple[Tensor, Tenso
     distance = x.abs()
     log_slopes = 2 * logsigmoid(distance) - distance
     pull = (log_slopes.softmax(-1) * grad).sum(-1, keepdim=True)
-    return log_slopes.exp() * (grad - pull), count * pull
+    return log_slopes.exp_() * (grad - pull), pull
 
 
-def count_features(closeness: Tensor, mask: Tensor | None) -> Tensor:
-    """How many features are present, (..., 1) or (1,), in the dtype of closeness (..., n)."""
-    if mask is None:
-        return closeness.new_full((1,), closeness.shape[-1])
-    return mask.sum(-1, keepdim=True, dtype=closeness.dtype)
+def count_features(like: Tensor, mask: Tensor | None) -> Count:
+    """How many of the features (..., n) are present: a number, or with a mask (..., 1) in the dtype of ``like``."""
+    return like.shape[-1] if mask is None else mask.sum(-1, keepdim=True, dtype=like.dtype)
 
 
 def _is_eager_cpu(tensor: Tensor) -> bool:
