@@ -256,6 +256,7 @@ GOOD = torch.rand(2, 3, 5)
         ((GOOD[0, 0], 0.3, 5.0), ValueError, r"got \(5,\)"),
         ((GOOD[..., :0], 0.3, 5.0), ValueError, "at least one"),
         ((GOOD.long(), 0.3, 5.0), TypeError, "floating"),
+        (([[1.0]], 0.3, 5.0), TypeError, "cost must be a tensor, got list"),
         ((GOOD, 0.3, 5.0, torch.ones(2, 4, dtype=torch.bool)), ValueError, r"mask must have the shape \(2, 5\)"),
         ((GOOD, 0.3, 5.0, torch.ones(2, 5)), TypeError, "mask must be a bool tensor"),
         ((GOOD, 0.3, 5.0, torch.zeros(2, 5, dtype=torch.bool)), ValueError, "at least one present feature"),

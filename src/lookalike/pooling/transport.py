@@ -32,8 +32,7 @@ from lookalike.pooling.first_order import first_order_only
 # tests needs more than 12.
 NEWTON_STEPS = 16
 
-
-Count = int | Tensor
+Count = int | Tensor  # a number, or (..., 1) where bags differ
 
 
 class Transport(NamedTuple):
@@ -56,6 +55,8 @@ def partial_transport(
     >>> partial_transport(cost, keep=0.5, sharpness=5.0).weights
     tensor([0.4666, 0.4473, 0.0431, 0.0431])
     """
+    if not isinstance(cost, Tensor):
+        raise TypeError(f"cost must be a tensor, got {type(cost).__name__}")
     if cost.dim() < 2:
         raise ValueError(f"cost must have the shape (..., prototypes, features), got {tuple(cost.shape)}")
     if 0 in cost.shape[-2:]:
