@@ -260,6 +260,15 @@ def test_empty_batch() -> None:
     assert (pool.prototypes.grad == 0).all()
 
 
+def test_a_bag_that_is_not_a_number_leaves_the_others_alone() -> None:
+    pool, tokens = make(0)
+    expected = pool(tokens)
+    tokens[1, 2] = torch.nan
+    got = pool(tokens)
+    assert got[1].isnan().all()
+    torch.testing.assert_close(got[[0, 2]], expected[[0, 2]])
+
+
 def test_explain_is_for_people() -> None:
     pool = GeneralizedSumPool(16, 6).train()
     maps = torch.randn(2, 16, 3, 3, requires_grad=True)

@@ -5,6 +5,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytorch_metric_learning.distances import CosineSimilarity
+from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+from pytorch_metric_learning.utils.inference import CustomKNN
+from torch.nn.functional import normalize
 
 import lookalike
 from lookalike.retrieval import metrics, retrieval_metrics
@@ -119,6 +123,24 @@ def test_blocks_dtypes_and_kinds_of_labels_change_nothing(monkeypatch: pytest.Mo
     monkeypatch.setattr(metrics, "BLOCK_SCORES", 120)
     assert retrieval_metrics(vectors, labels) == pytest.approx(expected)
     assert lookalike.retrieval_metrics is retrieval_metrics
+
+
+@pytest.mark.parametrize("gallery", [False, True])
+def test_equals_pytorch_metric_learning_where_there_are_no_duplicates(gallery: bool) -> None:
+    torch.manual_seed(0)
+    labels = torch.randint(40, (1500,))
+    vectors = normalize(torch.randn(40, 16)[labels] + 1.5 * torch.randn(1500, 16))
+    theirs = AccuracyCalculator(
+        include=("precision_at_1", "r_precision", "mean_average_precision_at_r"),
+        k="max_bin_count",
+        knn_func=CustomKNN(CosineSimilarity()),
+        device=torch.device("cpu"),
+    )
+    data = (vectors[:500], labels[:500], vectors[500:], labels[500:]) if gallery else (vectors, labels)
+    expected, got = theirs.get_accuracy(*data), retrieval_metrics(*data)
+    assert got["P@1"] == pytest.approx(expected["precision_at_1"], abs=1e-6)
+    assert got["P@R"] == pytest.approx(expected["r_precision"], abs=1e-6)
+    assert got["MAP@R"] == pytest.approx(expected["mean_average_precision_at_r"], abs=1e-6)
 
 
 VECTORS, LABELS = np.eye(4), [0, 0, 1, 1]
