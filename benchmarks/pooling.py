@@ -72,6 +72,13 @@ def layer(prototypes: nn.Parameter) -> GeneralizedSumPool:
     return pool
 
 
+def sharp_layer(prototypes: nn.Parameter) -> Pool:
+    """Above sharpness 5 the distances are taken by an fp64 product."""
+    pool = GeneralizedSumPool(prototypes.shape[1], prototypes.shape[0], KEEP, sharpness=50.0)
+    pool.prototypes = prototypes
+    return pool
+
+
 def layer_with_attributes(prototypes: nn.Parameter) -> Pool:
     pool = layer(prototypes)
     return lambda features: pool(features, details=True).vector
@@ -103,6 +110,7 @@ def similarity_softmax(prototypes: nn.Parameter) -> Pool:
 
 CONTESTANTS: dict[str, Build] = {
     THIS: layer,
+    "this layer, sharpness 50": sharp_layer,
     "this layer, with attributes": layer_with_attributes,
     CLOSED_FORM: closed_form,
     AUTOGRAD: autograd,

@@ -73,7 +73,7 @@ class _SelectAndSum(torch.autograd.Function):
         centres = prototypes.to(solver_dtype(features)) if exact else prototypes
         centre_norms = torch.linalg.vector_norm(centres, dim=-1, keepdim=True).clamp(min=1)
         centres = centres / centre_norms
-        step = _bags_per_block(features, len(centres))
+        step = _bags_per_block(features, len(centres), exact)
         lean = not attributes and not isinstance(sharpness, Tensor)
         near = [_nearness(bags, centres, sharpness, lean, exact) for bags in _split(features, step)]
 
@@ -206,16 +206,15 @@ def _nearness(bags: Tensor, centres: Tensor, sharpness: float | Tensor, lean: bo
     squares = torch.mm(bags.reshape(-1, bags.shape[-1]), centres.T).view(*bags.shape[:2], len(centres))
     squares.mul_(-2 / norms).add_(centres.square().sum(-1)).add_(norm.clamp_(max=1).square_())
     # Below its resolution a distance is rounding error. Held there, it has a finite inverse, and so a gradient.
-    inverse = squares.clamp_(min=torch.finfo(squares.dtype).eps).rsqrt()
-    distance = squares.mul_(inverse)
+    distance = squares.clamp_(min=torch.finfo(squares.dtype).eps).sqrt_()
     if exact:
         nearest = distance.amin(-1, keepdim=True)
         kernel = (nearest - distance).to(dtype).mul_(sharpness).exp_()
     else:
-        kernel = distance.mul_(-sharpness).exp_()
+        kernel = (distance * -sharpness).exp_()
     total = kernel.sum(-1)
     if lean:
-        kernel.mul_(inverse)
+        kernel.div_(distance)
     return _Nearness(norms.to(dtype), nearest.squeeze(-1) if exact else None, total, kernel)
 
 
@@ -231,12 +230,13 @@ def _is_clipped(norms: Tensor) -> Tensor:
     return norms > 1 + 16 * torch.finfo(norms.dtype).eps
 
 
-def _bags_per_block(features: Tensor, prototypes: int) -> int | None:
+def _bags_per_block(features: Tensor, prototypes: int, exact: bool) -> int | None:
     """None: all at once, where a compiler fuses the chain and would unroll a loop."""
     if torch.compiler.is_compiling():
         return None
     _, size, dim = features.shape
     limit = CPU_BLOCK if features.device.type == "cpu" else OTHER_BLOCK
+    limit = limit // 2 if exact else limit  # its temporaries are twice as wide
     return max(1, limit // (size * max(dim, prototypes)))
 
 
