@@ -1,4 +1,4 @@
-"""Covering points by few centres.
+"""Points in the unit ball, and covering them by few centres.
 
 Greedy k-centre (Gonzalez, 1985): always add the point that is farthest from the centres so far. Its covering
 radius is at most twice the best possible one.
@@ -55,6 +55,11 @@ def greedy_k_centre(points: Tensor, k: int, chosen: Tensor | None = None) -> KCe
         indices.append(index.squeeze(-1))
         radii.append(nearest.amax(-1))
     return KCentre(torch.stack(indices, -1), torch.stack(radii, -1))
+
+
+def clip(vectors: Tensor) -> Tensor:
+    """Into the unit ball: u / max(1, ||u||) for vectors (..., D)."""
+    return vectors / torch.linalg.vector_norm(vectors, dim=-1, keepdim=True).clamp(min=1)
 
 
 def covering_radius(points: Tensor, centres: Tensor) -> Tensor:

@@ -269,6 +269,20 @@ def test_a_bag_that_is_not_a_number_leaves_the_others_alone() -> None:
     torch.testing.assert_close(got[[0, 2]], expected[[0, 2]])
 
 
+def test_on_the_edge_of_the_ball_rounding_does_not_decide_the_gradient() -> None:
+    """Clipping has a kink at norm 1, where prototypes chosen from clipped data lie: the edge counts as inside."""
+    torch.manual_seed(0)
+    pool, tokens = GeneralizedSumPool(16, 12), torch.randn(3, 20, 16)
+    edge = normalize(torch.randn(12, 16, dtype=DOUBLE))
+    gradients = []
+    for radius in (1 - 3e-7, 1, 1 + 3e-7):
+        with torch.no_grad():
+            pool.prototypes.copy_(radius * edge)
+        gradients += torch.autograd.grad(pool(tokens).sin().sum(), pool.prototypes)
+    for other in gradients[1:]:
+        torch.testing.assert_close(other, gradients[0], atol=1e-5, rtol=1e-4)
+
+
 def test_explain_is_for_people() -> None:
     pool = GeneralizedSumPool(16, 6).train()
     maps = torch.randn(2, 16, 3, 3, requires_grad=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pytorch_metric_learning.distances import CosineSimilarity
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
@@ -58,6 +58,8 @@ def plain_loops(queries, query_labels, references, reference_labels, query_ids, 
 def test_against_plain_loops(
     seed: int, n: int, r: int, classes: int, distance: str, mode: str, duplicates: bool
 ) -> None:
+    # Parallel vectors of different lengths tie only up to rounding: no order to hold the cosine to.
+    assume(distance == "l2" or not duplicates)
     generator = np.random.default_rng(seed)
     # Few integer values: duplicates, ties and zero vectors in plenty, all exact in floating point.
     draw = (
@@ -82,8 +84,6 @@ def test_against_plain_loops(
             )
             options |= {"query_ids": query_ids, "reference_ids": reference_ids}
         everything = (*arguments, query_ids, reference_ids)
-    if distance == "cosine" and duplicates:
-        return  # parallel vectors of different lengths tie only up to rounding: no order to hold it to
     expected = plain_loops(*everything, distance, ks)
     if expected["queries"] == 0:
         with pytest.raises(ValueError, match="nothing to measure"):

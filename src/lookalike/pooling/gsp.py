@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from lookalike.checks import check_count, check_range
-from lookalike.geometry import greedy_k_centre
+from lookalike.geometry import clip, greedy_k_centre
 from lookalike.pooling.bags import as_bags
 from lookalike.pooling.kernel import select_and_sum, without_autocast
 from lookalike.pooling.transport import solver_dtype
-from lookalike.pooling.warmup import WarmUp, clip
+from lookalike.pooling.warmup import WarmUp
 
 # An fp32 distance by the expanded square is off by up to 4e-4 where a feature equals a prototype. Up to this
 # sharpness that moves n * keep * weight by less than 1e-3; above it, the product is taken in fp64.

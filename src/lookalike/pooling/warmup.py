@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lookalike.checks import check_count
-from lookalike.geometry import greedy_k_centre
+from lookalike.geometry import clip, greedy_k_centre
 
 
 class WarmUp(nn.Module):
@@ -65,11 +65,6 @@ class WarmUp(nn.Module):
 
 def _read_progress(module: WarmUp, _: object) -> None:
     module._waited, module._stored = module.progress.tolist()
-
-
-def clip(vectors: Tensor) -> Tensor:
-    """u / max(1, ||u||) for vectors (..., D)."""
-    return vectors / torch.linalg.vector_norm(vectors, dim=-1, keepdim=True).clamp(min=1)
 
 
 def _many_ranks() -> bool:
