@@ -382,6 +382,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--repeats must be at least 1, got {options.repeats}")
     if options.device.type not in ("cpu", "cuda"):
         parser.error(f"--device must be cpu or cuda, got {options.device}")
+    if options.device.type == "cuda" and not torch.cuda.is_available():
+        parser.error(f"--device {options.device} was asked for, but torch sees no GPU on this machine")
     if options.compile and not any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++")):
         parser.error("--compile needs a C++ compiler, and neither g++ nor clang++ was found")
     return options
