@@ -1,0 +1,103 @@
+"""Objectives: embeddings (B, D) and labels (B,) -> one loss."""
+
+from difflib import get_close_matches
+from inspect import signature
+from typing import Any
+
+from lookalike.objectives.base import Hints, Loss, Objective
+from lookalike.objectives.composed import Composed
+from lookalike.objectives.contrastive import Contrastive, ContrastiveDistance
+from lookalike.objectives.gather import Gathered
+from lookalike.objectives.library import Circle, LiftedStructure, Triplet
+from lookalike.objectives.margin import Margin
+from lookalike.objectives.multi_similarity import MultiSimilarity
+from lookalike.objectives.n_pair import NPair
+from lookalike.objectives.pairs import PairObjective
+from lookalike.objectives.presets import preset_hints, preset_settings
+from lookalike.objectives.proxies import ProxyAnchor, ProxyNCA, ProxyNCAPlusPlus, ProxyObjective
+from lookalike.objectives.soft_triple import SoftTriple
+
+__all__ = [
+    "Composed",
+    "Gathered",
+    "Hints",
+    "Loss",
+    "Objective",
+    "PairObjective",
+    "ProxyObjective",
+    "create",
+    "names",
+    "training_hints",
+]
+
+_OBJECTIVES: dict[str, type[Objective]] = {
+    "circle": Circle,
+    "contrastive": Contrastive,
+    "contrastive-distance": ContrastiveDistance,
+    "lifted-structure": LiftedStructure,
+    "margin": Margin,
+    "multi-similarity": MultiSimilarity,
+    "n-pair": NPair,
+    "proxy-anchor": ProxyAnchor,
+    "proxy-nca": ProxyNCA,
+    "proxy-nca++": ProxyNCAPlusPlus,
+    "soft-triple": SoftTriple,
+    "triplet": Triplet,
+}
+_ALIASES = {"c1": "contrastive", "c2": "contrastive-distance", "ms": "multi-similarity"}
+
+
+def names() -> list[str]:
+    """The objectives that ``create`` knows; it also knows c1, c2 and ms, short for the two contrastive ones and
+    multi-similarity."""
+    return sorted(_OBJECTIVES)
+
+
+def create(
+    name: str, classes: int | None = None, dim: int | None = None, *, preset: str | None = None, **settings: Any
+) -> Objective:
+    """The objective of that name for ``classes`` training classes and embeddings of size ``dim``.
+
+    preset: "cub", "cars", "inshop" or "sop" for the settings published for that data set. ``settings``, as the
+    objective's class takes them, go before it. Pair losses do not ask for classes and dim.
+
+    >>> create("c2", preset="cars", negative_margin=0.6)
+    ContrastiveDistance(positive_margin=0.2652, negative_margin=0.6, normalise=True)
+    >>> create("proxy-anchor", classes=100, dim=128)
+    ProxyAnchor(classes=100, dim=128, margin=0.1, sharpness=32.0)
+    """
+    name, kind = _find(name)
+    known = [setting for setting in signature(kind).parameters if setting not in ("classes", "dim")]
+    for setting in settings:
+        if setting not in known:
+            raise ValueError(f"{name} has no setting {setting!r}; {_suggest(setting, known)}")
+    settings = {**preset_settings(name, preset), **settings}
+    if not kind.hints.needs_classes:
+        return kind(**settings)
+    if classes is None or dim is None:
+        raise ValueError(f"{name} learns vectors for the classes: classes and dim must be given, got {classes}, {dim}")
+    return kind(classes=classes, dim=dim, **settings)
+
+
+def training_hints(name: str, preset: str | None = None) -> Hints:
+    """How the papers train with the objective of that name.
+
+    >>> training_hints("proxy-anchor", "sop")
+    Hints(per_class=1, rate_multiplier=100.0, warm_up=1, sharpness=0.5, needs_classes=True, learning_rate=5e-06)
+    """
+    name, kind = _find(name)
+    return preset_hints(name, kind.hints, preset)
+
+
+def _find(name: str) -> tuple[str, type[Objective]]:
+    full = _ALIASES.get(name, name)
+    if full not in _OBJECTIVES:
+        raise ValueError(f"no objective is called {name!r}; {_suggest(name, [*names(), *_ALIASES])}")
+    return full, _OBJECTIVES[full]
+
+
+def _suggest(wrong: str, known: list[str]) -> str:
+    near = get_close_matches(str(wrong).lower().replace("_", "-"), known, 1, 0.5)
+    near = near or get_close_matches(str(wrong).lower(), known, 1, 0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{hint}there are: {', '.join(known)}"

@@ -1,0 +1,49 @@
+"""The weighted sum of objectives: each has a name, which its figures carry in the log.
+
+value = sum_k weight_k * value_k          parts: {name: value_k, "name/part": ...}, unweighted
+"""
+
+from collections.abc import Mapping
+from math import isfinite
+
+import torch
+from torch import Tensor, nn
+
+from lookalike.objectives.base import Loss, Objective
+
+
+class Composed(Objective):
+    """parts: name -> (weight, objective). All of them see the embeddings, the labels and the attributes.
+
+    >>> from lookalike.objectives import create
+    >>> both = Composed({"metric": (0.9, create("c2")), "centres": (0.1, create("proxy-nca++", classes=4, dim=8))})
+    >>> sorted(both(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).parts)[:3]
+    ['centres', 'centres/accuracy', 'metric']
+    """
+
+    def __init__(self, parts: Mapping[str, tuple[float, nn.Module]]) -> None:
+        if not parts:
+            raise ValueError("a composed objective needs at least one part, got none")
+        for name, (weight, _) in parts.items():
+            if not isfinite(weight) or weight < 0:
+                raise ValueError(f"the weight of {name!r} must be finite and at least 0, got {weight}")
+        super().__init__()
+        self.weights = self.settings = {name: float(weight) for name, (weight, _) in parts.items()}
+        self.objectives = nn.ModuleDict({name: objective for name, (_, objective) in parts.items()})
+
+    def compute(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None) -> Loss:
+        values, parts = [], {}
+        for name, objective in self.objectives.items():
+            loss: Loss = objective(embeddings, labels, attributes)
+            values.append(self.weights[name] * loss.value)
+            parts[name] = loss.value.detach()
+            parts.update({f"{name}/{part}": figure for part, figure in loss.parts.items()})
+        return Loss(torch.stack(values).sum(), parts)
+
+    def proxy_parameters(self) -> list[nn.Parameter]:
+        return [
+            parameter
+            for objective in self.objectives.values()
+            if isinstance(objective, Objective)
+            for parameter in objective.proxy_parameters()
+        ]

@@ -1,0 +1,64 @@
+"""Contrastive losses: pull positive pairs together, push negative pairs apart, one pair at a time.
+
+C1, on similarity s (Hadsell et al., CVPR 2006, in the form of Wang et al., "Cross-Batch Memory", CVPR 2020):
+
+    1/B sum_a ( sum_{p: s_ap < 1 - 1e-5} (1 - s_ap) + sum_{n: s_an > margin} s_an )
+
+C2, on distance d, with a margin for the positives too (Wu et al., "Sampling Matters", ICCV 2017):
+
+    mean of max(0, d_ap - positive_margin) + mean of max(0, negative_margin - d_an),  each over its non-zero terms
+"""
+
+from torch import Tensor
+
+from lookalike.checks import check_range
+from lookalike.objectives.base import Loss
+from lookalike.objectives.pairs import PairObjective, Pairs, mean, share, total
+
+DUPLICATE = 1e-5  # positives nearer than this are taken for the same picture
+
+
+class Contrastive(PairObjective):
+    """C1. The sums are divided by the number of anchors, not of active pairs: larger batches weigh pairs more."""
+
+    def __init__(self, margin: float = 0.5, *, normalise: bool = True) -> None:
+        check_range("margin", margin, -1, 1)
+        super().__init__(margin=margin, normalise=normalise)
+        self.margin = margin
+
+    def compare(self, pairs: Pairs) -> Loss:
+        similarities = pairs.similarities
+        far = pairs.positive & (similarities < 1 - DUPLICATE)
+        near = pairs.negative & (similarities > self.margin)
+        positive = total(1 - similarities, far) / len(similarities)
+        negative = total(similarities, near) / len(similarities)
+        return Loss(positive + negative, _parts(positive, negative, far, near, pairs))
+
+
+class ContrastiveDistance(PairObjective):
+    """C2. Positives and negatives are averaged apart, so that the few positives count as much as the many negatives."""
+
+    def __init__(self, positive_margin: float = 0.0, negative_margin: float = 0.5, *, normalise: bool = True) -> None:
+        check_range("negative_margin", negative_margin, 0, None)
+        if not 0 <= positive_margin < negative_margin:
+            raise ValueError(f"positive_margin must lie in [0, negative_margin), got {positive_margin}")
+        super().__init__(positive_margin=positive_margin, negative_margin=negative_margin, normalise=normalise)
+        self.positive_margin = positive_margin
+        self.negative_margin = negative_margin
+
+    def compare(self, pairs: Pairs) -> Loss:
+        distances = pairs.distances
+        far = pairs.positive & (distances > self.positive_margin)
+        near = pairs.negative & (distances < self.negative_margin)
+        positive = mean(distances - self.positive_margin, far)
+        negative = mean(self.negative_margin - distances, near)
+        return Loss(positive + negative, _parts(positive, negative, far, near, pairs))
+
+
+def _parts(positive: Tensor, negative: Tensor, far: Tensor, near: Tensor, pairs: Pairs) -> dict[str, Tensor]:
+    return {
+        "positive": positive.detach(),
+        "negative": negative.detach(),
+        "active positives": share(far, pairs.positive),
+        "active negatives": share(near, pairs.negative),
+    }

@@ -1,0 +1,102 @@
+"""One loss over the joined batch of all processes, with the gradients that one process would have.
+
+Every rank gathers the vectors of all W ranks and computes the same loss L of the joined batch and of the objective's
+own parameters (proxies). Gradients:
+
+    proxies  Every rank has all of dL/dproxies already. Averaging equal gradients changes nothing, so it does not matter
+             whether the objective is wrapped in DDP.
+    model    A rank knows the pictures of its own share only. Summed over the ranks, the gradients through the own share
+             are the whole, but DDP takes their mean: a W-th of it. So the gradient that enters the own share is
+             multiplied by W. The loss itself is not, and is equal on every rank.
+
+Nothing is communicated in the backward pass. Where torch.distributed is not in use, this is the objective itself.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from lookalike.checks import promise
+from lookalike.objectives.base import Loss, Objective, check_vectors, precise
+
+
+class Gathered(nn.Module):
+    """An objective on the joined batch. The model must be one whose gradients are averaged over the ranks, as by DDP.
+
+    Every rank brings equally many pictures. Before training call ``synchronise`` so that all start from the same
+    proxies; the same seed on every rank will do as well.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        super().__init__()
+        self.objective = objective
+
+    def forward(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None) -> Loss:
+        if world_size() == 1:
+            return self.objective(embeddings, labels, attributes)
+        check_vectors("embeddings", embeddings, labels)
+        _check_even(embeddings)
+        joined = gather_with_gradient(precise(embeddings))
+        joined_attributes = None if attributes is None else gather_with_gradient(precise(attributes))
+        return self.objective(joined, gather(labels), joined_attributes)
+
+    def proxy_parameters(self) -> list[nn.Parameter]:
+        return self.objective.proxy_parameters()
+
+    @torch.no_grad()
+    def synchronise(self) -> None:
+        """Give every rank the parameters and buffers of rank 0."""
+        if world_size() > 1:
+            for tensor in (*self.objective.parameters(), *self.objective.buffers()):
+                distributed.broadcast(tensor.data, 0)
+
+    @torch.no_grad()
+    def average_gradients(self) -> None:
+        """After the backward pass, where nobody else averages the proxies' gradients.
+
+        They are equal but for rounding; this keeps rounding that differs between the ranks from adding up.
+        """
+        if world_size() > 1:
+            for parameter in self.objective.parameters():
+                if parameter.grad is not None:
+                    distributed.all_reduce(parameter.grad)
+                    parameter.grad /= world_size()
+
+
+def world_size() -> int:
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def gather(values: Tensor) -> Tensor:
+    """(B, ...) of every rank -> (W B, ...), in the order of the ranks, without gradients."""
+    values = values.detach().contiguous()
+    shares = [torch.empty_like(values) for _ in range(world_size())]
+    distributed.all_gather(shares, values)
+    return torch.cat(shares)
+
+
+def gather_with_gradient(values: Tensor) -> Tensor:
+    """As ``gather``; in the backward pass W times the gradient of the own share, for DDP to take the mean of."""
+    joined: Tensor = _Gather.apply(values)
+    return joined
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        ctx.start = distributed.get_rank() * len(values)
+        ctx.length = len(values)
+        return gather(values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return world_size() * gradient.narrow(0, ctx.start, ctx.length)
+
+
+def _check_even(values: Tensor) -> None:
+    sizes = gather(torch.tensor([len(values)], device=values.device))
+    promise(
+        (sizes == len(values)).all(),
+        f"every process must bring equally many pictures to a batch, here are {len(values)} and elsewhere others",
+    )

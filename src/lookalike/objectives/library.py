@@ -1,0 +1,99 @@
+"""Pair losses as pytorch-metric-learning has them: triplet, generalised lifted structure and circle.
+
+    triplet    max(0, d_ap - d_an + margin), mean over the non-zero of all triplets (Schroff et al., CVPR 2015)
+    lifted     mean_a max(0, log sum_p exp(d_ap - positive_margin) + log sum_n exp(negative_margin - d_an))
+               (Oh Song et al., CVPR 2016, in the form of Hermans et al., 2017)
+    circle     log(1 + sum_p exp(-scale w_p (s_ap - 1 + relaxation)) * sum_n exp(scale w_n (s_an - relaxation))),
+               mean over the non-zero anchors, with w_p = max(0, 1 + relaxation - s_ap) and
+               w_n = max(0, s_an + relaxation) held constant (Sun et al., CVPR 2020)
+
+We say which pairs there are and how far apart they lie, the library does the rest. It is imported when the first of
+them is made.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lookalike.checks import check_range
+from lookalike.objectives.base import Loss
+from lookalike.objectives.pairs import PairObjective, Pairs, share
+
+
+class Triplet(PairObjective):
+    def __init__(self, margin: float = 0.1, *, normalise: bool = True) -> None:
+        from pytorch_metric_learning.losses import TripletMarginLoss
+
+        check_range("margin", margin, 0, None)
+        super().__init__(margin=margin, normalise=normalise)
+        self.margin = margin
+        self.loss: nn.Module = TripletMarginLoss(margin=margin, distance=_distance())
+
+    def compare(self, pairs: Pairs) -> Loss:
+        triplets = _triplets(pairs)
+        value = _value(self.loss, pairs, triplets)
+        with torch.no_grad():
+            anchor, positive, negative = triplets
+            distances = pairs.distances
+            active = distances[anchor, positive] - distances[anchor, negative] + self.margin > 0
+        return Loss(value, {"active triplets": share(active, torch.ones_like(active))})
+
+
+class LiftedStructure(PairObjective):
+    def __init__(self, positive_margin: float = 0.0, negative_margin: float = 1.0, *, normalise: bool = True) -> None:
+        from pytorch_metric_learning.losses import GeneralizedLiftedStructureLoss
+
+        check_range("negative_margin", negative_margin, 0, None)
+        super().__init__(positive_margin=positive_margin, negative_margin=negative_margin, normalise=normalise)
+        self.loss: nn.Module = GeneralizedLiftedStructureLoss(
+            pos_margin=positive_margin, neg_margin=negative_margin, distance=_distance()
+        )
+
+    def compare(self, pairs: Pairs) -> Loss:
+        return Loss(_value(self.loss, pairs, _both_kinds(pairs)), {})
+
+
+class Circle(PairObjective):
+    """scale: the paper's gamma.  relaxation: its m. Cosines only: the weights are made for their range."""
+
+    def __init__(self, scale: float = 80.0, relaxation: float = 0.4) -> None:
+        from pytorch_metric_learning.losses import CircleLoss
+
+        check_range("scale", scale, 0, None)
+        check_range("relaxation", relaxation, -1, 1)
+        super().__init__(scale=scale, relaxation=relaxation, normalise=True)
+        del self.settings["normalise"]  # not a choice here
+        self.loss: nn.Module = CircleLoss(m=relaxation, gamma=scale)
+
+    def compare(self, pairs: Pairs) -> Loss:
+        return Loss(_value(self.loss, pairs, _both_kinds(pairs)), {})
+
+
+def _distance() -> Any:
+    from pytorch_metric_learning.distances import LpDistance
+
+    return LpDistance(normalize_embeddings=False)  # what comes is normalised already, or not meant to be
+
+
+def _value(loss: nn.Module, pairs: Pairs, indices: tuple[Tensor, ...]) -> Tensor:
+    value: Tensor = loss(pairs.anchors, pairs.labels, indices, pairs.references, pairs.reference_labels)
+    return value
+
+
+def _triplets(pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+    anchor, positive = pairs.positive.nonzero(as_tuple=True)
+    which, negative = pairs.negative[anchor].nonzero(as_tuple=True)
+    return anchor[which], positive[which], negative
+
+
+def _both_kinds(pairs: Pairs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Positive and negative pairs of the anchors that have both.
+
+    Anchors with one kind only would count as if the other's log-sum were 0. Every pair is named twice, which changes
+    nothing: the library takes a single pair of each kind for none.
+    """
+    usable = (pairs.positive.any(1) & pairs.negative.any(1)).unsqueeze(1)
+    positive = (pairs.positive & usable).nonzero().repeat(2, 1)
+    negative = (pairs.negative & usable).nonzero().repeat(2, 1)
+    return positive[:, 0], positive[:, 1], negative[:, 0], negative[:, 1]
