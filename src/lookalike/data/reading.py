@@ -1,0 +1,206 @@
+"""A file -> an upright RGB picture, or the reason why not.
+
+What is done to pictures that are not plain RGB:
+
+    EXIF orientation        applied
+    transparency            composited onto white (RGBA, LA, palettes and PNGs with a transparent colour)
+    CMYK, YCCK              by Pillow, which also undoes the inversion of Adobe's JPEGs
+    16-bit greyscale        0..65535 to 0..255; wider integers are stretched from their own range
+    floating point          0..1 or 0..255 where all values lie in that range, else stretched; NaN becomes black
+    animated                the first frame
+
+Only raster formats that Pillow decodes by itself are tried: some others (EPS) would run programs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+
+from lookalike.data.pictures import UnreadablePicture
+
+PIXEL_LIMIT = 200_000_000  # above this a picture is taken for a decompression bomb
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+SUFFIXES = frozenset(
+    [
+        *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"),
+        *(".ppm", ".pgm", ".pbm", ".pnm", ".avif", ".jp2"),
+    ]
+)
+_HUGE = Lock()
+VERIFY_BLOCK = 32  # files handed to a thread at a time
+
+
+def read_picture(path: str | Path, *, at_least: int | None = None, pixel_limit: int = PIXEL_LIMIT) -> Image.Image:
+    """The picture in ``path``: mode RGB, upright. Raises ``UnreadablePicture``.
+
+    at_least: the shorter side that is needed. A JPEG of twice that or more is then decoded at 1/2, 1/4 or 1/8 of its
+        size, which is much faster; other formats come at full size.
+    pixel_limit: pictures with more pixels are refused before they are decoded.
+    """
+    try:
+        if not stat.S_ISREG((status := Path(path).stat()).st_mode):
+            raise UnreadablePicture(str(path), "not a file")
+        if status.st_size == 0:
+            raise UnreadablePicture(str(path), "empty file (0 bytes)")
+        with Path(path).open("rb") as file:
+            image = _open(file, str(path))
+            width, height = image.size
+            if width * height > pixel_limit:
+                megapixels = f"{width} x {height} = {width * height / 1e6:.0f} megapixels"
+                raise UnreadablePicture(str(path), f"too large: {megapixels}, the limit is {pixel_limit / 1e6:g}")
+            if at_least is not None:
+                image.draft(None, (at_least, at_least))
+            with _one_at_a_time() if width * height > (Image.MAX_IMAGE_PIXELS or pixel_limit) else nullcontext():
+                image.load()
+            return _rgb(_upright(image))
+    except UnreadablePicture:
+        raise
+    except Exception as error:  # a damaged file can make a decoder raise anything
+        raise UnreadablePicture(str(path), _reason(error)) from error
+
+
+def verify(path: str | Path, *, pixel_limit: int = PIXEL_LIMIT) -> str | None:
+    """Why the picture cannot be read, or None if it can.
+
+    It is decoded to its end, since nothing less finds a truncated file; JPEGs at 1/8 of their size, which reads all of
+    the file but computes fewer pixels.
+    """
+    try:
+        read_picture(path, at_least=1, pixel_limit=pixel_limit)
+    except UnreadablePicture as error:
+        return error.reason
+    return None
+
+
+def verify_all(
+    paths: Sequence[str | Path],
+    *,
+    pixel_limit: int = PIXEL_LIMIT,
+    threads: int | None = None,
+    progress: bool = False,
+) -> list[str | None]:
+    """``verify`` for many files, in their order; with a progress bar on the standard error if asked."""
+    threads = threads or min(16, 2 * (os.cpu_count() or 1))
+    blocks = [paths[start : start + VERIFY_BLOCK] for start in range(0, len(paths), VERIFY_BLOCK)]
+
+    def verify_block(block: Sequence[str | Path]) -> list[str | None]:
+        return [verify(path, pixel_limit=pixel_limit) for path in block]
+
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="verify")
+    try:
+        results: Iterator[str | None] = chain.from_iterable(pool.map(verify_block, blocks))
+        if progress:
+            from tqdm import tqdm
+
+            results = iter(tqdm(results, total=len(paths), desc="reading pictures", unit="", dynamic_ncols=True))
+        return list(results)
+    finally:
+        pool.shutdown(cancel_futures=True)  # on Ctrl-C, do not finish the other hundred thousand
+
+
+def _open(file: BinaryIO, name: str) -> ImageFile.ImageFile:
+    """As ``Image.open``, which judges a picture's size by a limit of its own that is one for the whole process."""
+    prefix = file.read(16)
+    if prefix == b"version https://":
+        raise UnreadablePicture(name, "a Git LFS pointer, not the picture: fetch it with git lfs pull")
+    Image.init()
+    for kind in FORMATS:
+        factory, accepts = Image.OPEN.get(kind, (None, None))
+        if factory is None or accepts is None or accepts(prefix) is not True:
+            continue
+        file.seek(0)
+        try:
+            return factory(file, name)
+        except (SyntaxError, IndexError, TypeError, KeyError, EOFError, struct.error):  # not of this format after all
+            continue
+    raise UnidentifiedImageError
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """For what Pillow holds to be huge but is allowed here; its TIFF decoder would warn of it once more."""
+    with _HUGE, warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        yield
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # broken EXIF data says nothing about the pixels
+        return image.copy()
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode.startswith("I"):
+        return _grey(_from_integers(np.asarray(image).astype(np.float64)))
+    if image.mode == "F":
+        return _grey(_from_floats(np.asarray(image).astype(np.float64)))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _from_integers(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    if values.min() >= 0 and values.max() <= 65535:
+        return values / 257
+    return _stretch(values)
+
+
+def _from_floats(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    finite = values[np.isfinite(values)]
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+    values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
+    if low >= 0 and high <= 1:
+        return values * 255
+    return values if low >= 0 and high <= 255 else _stretch(values)
+
+
+def _stretch(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    low, high = values.min(), values.max()
+    return (values - low) * (255 / (high - low)) if high > low else np.zeros_like(values)
+
+
+def _grey(values: NDArray[np.float64]) -> Image.Image:
+    return Image.fromarray(np.rint(values).clip(0, 255).astype(np.uint8)).convert("RGB")
+
+
+def _reason(error: Exception) -> str:
+    """An exception of the file system or of a decoder, in words for people."""
+    if isinstance(error, UnidentifiedImageError):
+        return "not a picture in a known format"
+    if isinstance(error, Image.DecompressionBombError):  # some formats hold to Pillow's limit
+        return f"too large: {error}"
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, PermissionError):
+        return "no permission to read it"
+    if isinstance(error, OSError) and error.errno == errno.ELOOP:
+        return "a symbolic link that leads back to itself"
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"cannot be read: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return "not enough memory to decode it"
+    text = " ".join(str(error).split()) or type(error).__name__
+    if "truncated" in text.lower() or isinstance(error, EOFError):
+        return f"truncated ({text})"
+    return f"damaged ({text})"
