@@ -9,13 +9,16 @@ from typing import Any
 from lookalike import geometry, pooling
 from lookalike.pooling import GeneralizedSumPool, partial_transport
 
-__all__ = ["GeneralizedSumPool", "geometry", "partial_transport", "pooling", "retrieval_metrics"]
+__all__ = ["GeneralizedSumPool", "geometry", "load", "partial_transport", "pooling", "retrieval_metrics"]
 __version__ = "0.1.0"
 
-_ON_FIRST_USE = {"retrieval_metrics": "lookalike.retrieval.metrics"}
+_ON_FIRST_USE = {"load": "lookalike.trained", "retrieval_metrics": "lookalike.retrieval.metrics"}
+_ROOMS = {"data", "models", "objectives", "retrieval", "training"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ON_FIRST_USE:
-        raise AttributeError(f"module 'lookalike' has no attribute {name!r}")
-    return getattr(import_module(_ON_FIRST_USE[name]), name)
+    if name in _ROOMS:
+        return import_module(f"lookalike.{name}")
+    if name in _ON_FIRST_USE:
+        return getattr(import_module(_ON_FIRST_USE[name]), name)
+    raise AttributeError(f"module 'lookalike' has no attribute {name!r}")

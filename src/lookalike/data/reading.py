@@ -74,6 +74,11 @@ def read_picture(path: str | Path, *, at_least: int | None = None, pixel_limit: 
         raise UnreadablePicture(str(path), _reason(error)) from error
 
 
+def as_rgb(image: Image.Image) -> Image.Image:
+    """A picture that is already in memory as every other one: mode RGB, upright."""
+    return _rgb(_upright(image))
+
+
 def verify(path: str | Path, *, pixel_limit: int = PIXEL_LIMIT) -> str | None:
     """Why the picture cannot be read, or None if it can.
 
@@ -107,7 +112,7 @@ def verify_all(
         if progress:
             from tqdm import tqdm
 
-            results = iter(tqdm(results, total=len(paths), desc="reading pictures", unit="", dynamic_ncols=True))
+            results = iter(tqdm(results, total=len(paths), desc="reading pictures", unit="", disable=None))
         return list(results)
     finally:
         pool.shutdown(cancel_futures=True)  # on Ctrl-C, do not finish the other hundred thousand

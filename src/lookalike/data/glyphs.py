@@ -1,0 +1,261 @@
+"""A data set drawn on the spot: letters to be told apart among symbols that mean nothing.
+
+A picture is a grid of cells, 2 x 2 unless told otherwise. One cell, at random, shows the letter that is its class; the
+others show background symbols (arrows, operators, shapes, dingbats). Font, colours, size, rotation, clutter and noise
+vary. Neither the letters nor the symbols of the test split occur in the training split. It is the layout of the CIFAR
+collage in Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023, without a download.
+
+The letters are of many scripts, in the fonts that come with matplotlib. Of letters that look alike (A, Alpha and the
+Cyrillic A; c and C, since sizes vary; d and b, since flips are a customary augmentation) only the first is a class.
+"""
+
+import unicodedata
+from dataclasses import dataclass
+from functools import cache
+from math import cos, radians, sin
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from lookalike.checks import check_count
+from lookalike.data.pictures import Pictures
+
+# Upright or slanted, but no true italics: there a Cyrillic te looks like an m.
+FONTS = (
+    *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
+    *("DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique"),
+    *("DejaVuSerif", "DejaVuSerif-Bold", "STIXGeneral", "STIXGeneralBol"),
+)
+ASCII_FONTS = ("cmr10", "cmb10", "cmss10", "cmtt10")  # elsewhere their character maps are their own
+SCRIPTS = (
+    *("DIGIT", "LATIN", "GREEK", "COPTIC", "CYRILLIC", "ARMENIAN", "HEBREW", "ARABIC", "NKO", "LAO", "GEORGIAN"),
+    *("CANADIAN", "TIFINAGH", "OLD ITALIC"),
+)
+SYMBOLS = ((0x2190, 0x23FF), (0x25A0, 0x2619), (0x2630, 0x27BF), (0x27F0, 0x27FF), (0x2900, 0x2BFF))  # arrows, shapes
+
+COMPARED = ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono")
+ALIKE = 0.91  # correlation of two blurred shapes from which they count as one
+TRAIN_SHARE = 0.6  # of the background symbols
+
+
+def glyphs(
+    *,
+    seed: int = 0,
+    per_class: int = 20,
+    size: int = 64,
+    cells: int = 2,
+    train_classes: int = 412,
+    test_classes: int = 200,
+) -> Pictures:
+    """Pictures of ``size`` x ``size`` pixels with splits "train" and "test", drawn when they are read.
+
+    cells: a picture has cells x cells of them; 1 leaves the letter alone.
+    The j-th picture of a class depends on seed, size and cells only: more of them leave the old ones as they were.
+    """
+    for name, value in (("per_class", per_class), ("cells", cells), ("train_classes", train_classes)):
+        check_count(name, value)
+    check_count("seed", seed, least=0)
+    check_count("test_classes", test_classes, least=0)
+    check_count("size", size, least=16 * cells)
+    if size % cells:
+        raise ValueError(f"size must be a multiple of cells {cells}, got {size}")
+    letters, symbols = alphabet()
+    count = train_classes + test_classes
+    if count > len(letters):
+        raise ValueError(f"there are {len(letters)} letters that differ enough, got {count} classes")
+    known = round(TRAIN_SHARE * len(symbols))
+    reader = GlyphReader(
+        seed, size, cells, per_class, letters[:count], train_classes, (symbols[:known], symbols[known:])
+    )
+    classes = tuple(_code(letter) for letter in reader.letters)
+    return Pictures(
+        name="glyphs",
+        names=tuple(f"glyphs/{name}/{number:04d}" for name in classes for number in range(per_class)),
+        labels=np.repeat(np.arange(count, dtype=np.int64), per_class),
+        classes=classes,
+        reader=reader,
+        origins=np.arange(count * per_class, dtype=np.int64),
+        splits=np.repeat(np.array(["train"] * train_classes + ["test"] * test_classes), per_class),
+    )
+
+
+@dataclass(frozen=True)
+class GlyphReader:
+    """Draws picture ``index``: number index % per_class of the letter index // per_class."""
+
+    seed: int
+    size: int
+    cells: int
+    per_class: int
+    letters: tuple[str, ...]
+    train_classes: int  # the first of the letters
+    symbols: tuple[tuple[str, ...], tuple[str, ...]]  # of the training and of the test pictures
+
+    def __call__(self, index: int) -> Image.Image:
+        letter, random, true_cell = self._begin(index)
+        symbols = self.symbols[index // self.per_class >= self.train_classes]
+        side = self.size // self.cells
+        ink = Image.new("L", (self.size, self.size))
+        for cell, (which, *place) in enumerate(random.random((self.cells**2, 7)).tolist()):
+            character = letter if cell == true_cell else symbols[int(which * len(symbols))]
+            ink.paste(_turned(character, side, *place), (side * (cell % self.cells), side * (cell // self.cells)))
+        paper_colour, ink_colour = _colours(self.cells, random).repeat(side, 1).repeat(side, 2)
+        canvas = paper_colour + (ink_colour - paper_colour) * np.asarray(ink, dtype=np.float32)[..., None] / 255
+        canvas += _clutter(self.size, self.cells, random)[..., None]
+        canvas += random.uniform(0.01, 0.05) * random.standard_normal(canvas.shape, dtype=np.float32)
+        return Image.fromarray((canvas.clip(0, 1) * 255).round().astype(np.uint8))
+
+    def cell_of(self, index: int) -> int:
+        """The cell that shows the letter, counted row by row from the top left."""
+        return self._begin(index)[2]
+
+    def key(self, index: int) -> str:
+        """All that decides the picture."""
+        symbols = crc32("/".join(map("".join, self.symbols)).encode())
+        side = "train" if index // self.per_class < self.train_classes else "test"
+        letter, number = _code(self.letters[index // self.per_class]), index % self.per_class
+        return f"glyphs-1 seed={self.seed} size={self.size} cells={self.cells} {side}-{symbols:08x} {letter} {number}"
+
+    def _begin(self, index: int) -> tuple[str, np.random.Generator, int]:
+        if not 0 <= index < len(self.letters) * self.per_class:
+            raise IndexError(f"index must lie in 0..{len(self.letters) * self.per_class - 1}, got {index}")
+        which, number = divmod(index, self.per_class)
+        letter = self.letters[which]
+        random = np.random.Generator(np.random.PCG64(np.random.SeedSequence((self.seed, ord(letter), number))))
+        return letter, random, int(random.integers(self.cells**2))
+
+
+@cache
+def alphabet() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Letters and symbols of which no two look alike, not even mirrored; in a fixed order without rhyme or reason."""
+    letters, symbols = [], []
+    for code in sorted(_characters("DejaVuSans")):
+        character = chr(code)
+        name, category = unicodedata.name(character, ""), unicodedata.category(character)
+        if category in ("Lu", "Ll", "Lo", "Nd") and name.startswith(SCRIPTS):
+            # neither accents, hooks and ligatures, nor dots and bars
+            plain = not unicodedata.decomposition(character) and " WITH " not in name and " TAIL " not in name
+            if plain and np.asarray(_stamp(character, "DejaVuSans", 20)).mean() < 0.62 * 255:
+                letters.append(character)
+        elif category in ("Sm", "So") and any(first <= code <= last for first, last in SYMBOLS):
+            symbols.append(character)
+    distinct = sorted(_distinct(letters + symbols), key=lambda character: crc32(_code(character).encode()))
+    return tuple(one for one in distinct if one in letters), tuple(one for one in distinct if one in symbols)
+
+
+def _distinct(characters: list[str]) -> list[str]:
+    """Each character that correlates with none of those kept before it, in any of the compared fonts."""
+    likeness = np.full((len(characters),) * 2, -1, dtype=np.float32)
+    for font in COMPARED:
+        pixels = np.zeros((len(characters), 24, 24), dtype=np.float32)
+        for thumbnail, character in zip(pixels, characters, strict=True):
+            if ord(character) in _characters(font):
+                stamp = np.asarray(_stamp(character, font, 20))
+                top, left = 12 - stamp.shape[0] // 2, 12 - stamp.shape[1] // 2
+                thumbnail[top : 24 - top, left : 24 - left] = stamp
+        shapes = _blurred(pixels)
+        for other in (pixels, pixels[..., ::-1]):
+            for shift in ((0, 0), (0, 1), (0, -1), (1, 0)):
+                np.maximum(likeness, _blurred(np.roll(other, shift, (1, 2))) @ shapes.T, out=likeness)
+    np.maximum(likeness, likeness.T, out=likeness)
+    kept = np.zeros(len(characters), dtype=bool)
+    for index, row in enumerate(likeness):
+        kept[index] = not (row[kept] >= ALIKE).any()
+    return [one for one, keep in zip(characters, kept, strict=True) if keep]
+
+
+def _blurred(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(n, 24, 24) -> (n, 144), without mean and of norm 1 or, where there is nothing, 0."""
+    distance = np.arange(24) + 0.5 - np.arange(1, 24, 2)[:, None]
+    blur = np.exp(-(distance**2) / 3).astype(np.float32)  # (12, 24)
+    shapes = (blur @ pixels @ blur.T).reshape(len(pixels), -1)
+    shapes -= shapes.mean(1, keepdims=True)
+    return shapes / np.maximum(np.linalg.norm(shapes, axis=1, keepdims=True), 1e-6)
+
+
+def _turned(
+    character: str, side: int, font: float, angle: float, lean: float, scale: float, right: float, down: float
+) -> Image.Image:
+    """A character somewhere in a cell (side, side), in grey, turned by up to 20 degrees. All chances lie in [0, 1)."""
+    fonts = _fonts_of(character)
+    stamp = _stamp(character, fonts[int(font * len(fonts))], round(1.25 * side))
+    angle, lean = radians(40 * angle - 20), 0.3 * lean - 0.15
+    # where a step to the right (a, c) and a step down (b, d) on the stamp lead to in the cell
+    a, b, c, d = cos(angle), lean - sin(angle), sin(angle), cos(angle)
+    width, height = abs(a) * stamp.width + abs(b) * stamp.height, abs(c) * stamp.width + abs(d) * stamp.height
+    zoom = side * (0.6 + 0.32 * scale) / max(width, height)
+    x, y = (
+        side / 2 + (side - zoom * width) * 0.8 * (right - 0.5),
+        side / 2 + (side - zoom * height) * 0.8 * (down - 0.5),
+    )
+    # PIL asks the other way round: which point of the stamp comes here
+    a, b, c, d = (value / (zoom * (a * d - b * c)) for value in (d, -b, -c, a))
+    back = (a, b, stamp.width / 2 - a * x - b * y, c, d, stamp.height / 2 - c * x - d * y)
+    return stamp.transform((side, side), Image.Transform.AFFINE, back, Image.Resampling.BILINEAR)
+
+
+def _colours(cells: int, random: np.random.Generator) -> NDArray[np.float32]:
+    """Paper and ink of each cell (2, cells, cells, 3): any two hues, but of different lightness."""
+    contrast, darker, side, *hues = random.random((7, cells, cells, 1), dtype=np.float32)
+    contrast = 0.35 + 0.35 * contrast
+    darker = 0.12 + (0.76 - contrast) * darker
+    swapped = side < 0.5
+    lightness = np.stack((darker + contrast * swapped, darker + contrast * ~swapped))
+    angle = 2 * np.pi * (np.stack(hues[:2]) + np.arange(3) / 3)
+    return (lightness + (0.05 + 0.25 * np.stack(hues[2:])) * np.cos(angle)).astype(np.float32)
+
+
+def _clutter(size: int, cells: int, random: np.random.Generator) -> NDArray[np.float32]:
+    """Faint shades and strokes (size, size) around 0."""
+    coarse = Image.fromarray(random.integers(0, 256, (3 * cells, 3 * cells), dtype=np.uint8))
+    strokes = Image.new("L", (size, size), 128)
+    draw = ImageDraw.Draw(strokes)
+    for *line, grey in random.integers(0, 256, (3 * cells, 5)).tolist():
+        draw.line([value * size // 256 for value in line], fill=grey, width=1 + grey % max(1, size // 24))
+    shades = coarse.resize((size, size), Image.Resampling.BICUBIC)
+    both = Image.blend(shades, strokes, random.uniform(0.3, 0.7))
+    return (np.asarray(both, dtype=np.float32) - 128) * np.float32(random.uniform(0.1, 0.4) / 255)
+
+
+@cache
+def _stamp(character: str, font: str, side: int) -> Image.Image:
+    """The character in grey, cut out and resized so that its longer side is ``side``; even, to have a middle."""
+    mask = _font(font, round(1.6 * side)).getmask(character, mode="L")
+    picture = Image.frombytes("L", mask.size, bytes(mask))
+    picture = picture.crop(picture.getbbox())
+    scale = side / max(picture.size)
+    shape = [max(2, 2 * round(scale * length / 2)) for length in picture.size]
+    return picture.resize((shape[0], shape[1]), Image.Resampling.BOX)
+
+
+@cache
+def _fonts_of(character: str) -> tuple[str, ...]:
+    fonts = tuple(font for font in FONTS if ord(character) in _characters(font))
+    return fonts + ASCII_FONTS if character.isascii() else fonts
+
+
+@cache
+def _font(name: str, pixels: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(str(_font_file(name)), pixels, layout_engine=ImageFont.Layout.BASIC)
+
+
+@cache
+def _characters(font: str) -> frozenset[int]:
+    from matplotlib.ft2font import FT2Font
+
+    return frozenset(FT2Font(str(_font_file(font))).get_charmap())
+
+
+def _font_file(name: str) -> Path:
+    try:
+        import matplotlib
+    except ImportError as missing:
+        raise ImportError("glyphs are drawn with the fonts of matplotlib: pip install matplotlib") from missing
+    return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{name}.ttf"
+
+
+def _code(character: str) -> str:
+    return f"U+{ord(character):04X}"

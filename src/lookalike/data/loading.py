@@ -1,0 +1,150 @@
+"""Pictures to batches: data sets and loaders whose output does not depend on who computes it.
+
+The augmentation of a picture is seeded by (seed, epoch, turn, index) alone, so any number of workers, ranks and
+restarts gives the same tensors, and the random state of the process stays as it was. A picture that can no longer be
+read, the folder having gone away in the seventh epoch, ends the run with the one line that names it, also out of a
+worker.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from lookalike.checks import check_count
+from lookalike.data.pictures import Pictures, UnreadablePicture
+from lookalike.data.sampler import ClassBatches, Draw
+from lookalike.data.transforms import Crop, Transform, evaluation_transform, training_transform
+from lookalike.input_spec import InputSpec
+
+Sample = tuple[Tensor, int, int]  # numbers (3, size, size), label, index of the picture
+Batch = tuple[Tensor, Tensor, Tensor]  # the same for a batch: (B, 3, size, size), (B,), (B,)
+
+MOST_WORKERS = 8
+
+
+class TrainingSet(Dataset[Sample]):
+    """Pictures under a random transform that takes its chance from torch's global generator."""
+
+    def __init__(self, pictures: Pictures, transform: Transform, seed: int = 0) -> None:
+        check_count("seed", seed, least=0)
+        self.pictures, self.transform, self.seed = pictures, transform, seed
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, draw: Draw) -> Sample:
+        index, epoch, turn = draw
+        image = self.pictures.image(index)
+        mixed = np.random.SeedSequence((self.seed, epoch, turn, index)).generate_state(1, np.uint64)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(mixed[0]))  # torch.manual_seed would reseed the GPUs too
+            numbers = self.transform(image)
+        return numbers, int(self.pictures.labels[index]), index
+
+
+class EvaluationSet(Dataset[Sample]):
+    """Pictures under a transform without chance."""
+
+    def __init__(self, pictures: Pictures, transform: Transform) -> None:
+        self.pictures, self.transform = pictures, transform
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.transform(self.pictures.image(index)), int(self.pictures.labels[index]), index
+
+
+class PictureLoader(DataLoader[Any]):
+    """A DataLoader out of whose workers an ``UnreadablePicture`` comes as it is.
+
+    A plain one would turn it into a RuntimeError with the worker's traceback: the failure travels as a value instead.
+    """
+
+    def __init__(self, dataset: Dataset[Sample], **settings: Any) -> None:
+        super().__init__(_Carrying(dataset), collate_fn=_collate, **settings)
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # a generator, not DataLoader's own iterator
+        for batch in super().__iter__():
+            if isinstance(batch, UnreadablePicture):
+                raise batch
+            yield batch
+
+
+def training_loader(
+    pictures: Pictures,
+    spec: InputSpec,
+    batch_size: int,
+    per_class: int = 4,
+    *,
+    crop: Crop = "area",
+    flip: bool = True,
+    seed: int = 0,
+    workers: int | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+    start: int = 0,
+) -> PictureLoader:
+    """Endless batches (images, labels, indices) with ``per_class`` pictures of a class, from global step ``start`` on.
+
+    ``batch_size`` counts over all ranks. ``workers``: processes that read pictures; None chooses by the machine.
+    """
+    sampler = ClassBatches(
+        pictures.labels, batch_size, per_class, seed=seed, rank=rank, world_size=world_size, start=start
+    )
+    dataset = TrainingSet(pictures, training_transform(spec, crop=crop, flip=flip), seed)
+    return PictureLoader(dataset, batch_sampler=sampler, **_process_settings(workers))
+
+
+def evaluation_loader(
+    pictures: Pictures, spec: InputSpec, batch_size: int = 64, workers: int | None = None
+) -> PictureLoader:
+    """Every picture once, in order, as batches (images, labels, indices)."""
+    check_count("batch_size", batch_size)
+    if workers is None and len(pictures) <= batch_size:
+        workers = 0  # starting a process takes longer
+    dataset = EvaluationSet(pictures, evaluation_transform(spec))
+    return PictureLoader(dataset, batch_size=batch_size, **_process_settings(workers))
+
+
+def default_workers() -> int:
+    """One process for each core that this one may use, but one, and no more than eight."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores - 1, MOST_WORKERS)
+
+
+def _process_settings(workers: int | None) -> dict[str, Any]:
+    workers = default_workers() if workers is None else workers
+    check_count("workers", workers, least=0)
+    return {
+        "num_workers": workers,
+        "persistent_workers": workers > 0,
+        "pin_memory": torch.cuda.is_available(),
+        "generator": torch.Generator(),  # a loader draws a seed for its workers, else from the process's own generator
+    }
+
+
+class _Carrying(Dataset[Any]):
+    def __init__(self, dataset: Dataset[Sample]) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]  # every Dataset here has a length
+
+    def __getitem__(self, index: Any) -> Sample | UnreadablePicture:
+        try:
+            return self.dataset[index]
+        except UnreadablePicture as failure:
+            return failure
+
+
+def _collate(samples: list[Any]) -> Any:
+    for sample in samples:
+        if isinstance(sample, UnreadablePicture):
+            return sample
+    return tuple(default_collate(samples))

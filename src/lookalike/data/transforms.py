@@ -1,0 +1,94 @@
+"""From a PIL picture to the numbers (3, size, size) that a backbone takes.
+
+Training: shorter side to ``spec.resize_to``, a random crop resized to ``size``, a flip. Evaluation: shorter side to
+``spec.resize_to``, the centre crop. At 227 pixels that is 256 and 227, as in Musgrave, Belongie and Lim, "A Metric
+Learning Reality Check", ECCV 2020. The resize comes first, so the cost of a picture does not depend on its size.
+
+All chance comes from torch's global generator; ``lookalike.data.loading`` seeds it for each picture.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torchvision.transforms import InterpolationMode, v2
+
+from lookalike.input_spec import InputSpec
+
+Transform = Callable[[Image.Image], Tensor]
+Crop = Literal["area", "pixels", "none"]
+
+AREA = (0.16, 1.0)  # share of the resized picture that a crop covers
+PIXELS = ((40 / 256) ** 2, 1.0)  # the same for the papers' text: sides of 40 to 256 pixels in a picture of 256
+RATIO = (3 / 4, 4 / 3)
+LONGEST = 10  # sides of a picture, at most 1 to this: see _CutLongSide
+
+
+def training_transform(spec: InputSpec, *, crop: Crop = "area", flip: bool = True) -> Transform:
+    """Random crops of one picture, as (3, size, size) float32.
+
+    crop: "area" covers .16 to 1 of the picture's area (the authors' code), "pixels" (40/256)^2 to 1 (their text), with
+    an aspect of 3/4 to 4/3; "none" resizes the whole picture to a square, for small pictures.
+    """
+    if crop not in get_args(Crop):
+        raise ValueError(f"crop must be 'area', 'pixels' or 'none', got {crop!r}")
+    steps: list[nn.Module] = []
+    if crop == "none":
+        steps += [_resize(spec, [spec.size, spec.size])]
+    else:
+        scale = AREA if crop == "area" else PIXELS
+        mode = _interpolation(spec)
+        steps += [_CutLongSide(), _resize(spec, [spec.resize_to])]
+        steps += [v2.RandomResizedCrop(spec.size, scale=scale, ratio=RATIO, interpolation=mode, antialias=True)]
+    if flip:
+        steps += [v2.RandomHorizontalFlip()]
+    return v2.Compose([*steps, *_numbers(spec)])
+
+
+def evaluation_transform(spec: InputSpec) -> Transform:
+    """The middle of a picture, as (3, size, size) float32."""
+    return v2.Compose(
+        [_CutLongSide(), _resize(spec, [spec.resize_to]), v2.CenterCrop([spec.size, spec.size]), *_numbers(spec)]
+    )
+
+
+class _CutLongSide(nn.Module):
+    """Cut a picture longer than 10 to 1 down to its middle: resized by its shorter side it could fill the memory.
+
+    The centre crop does not see the ends; nor does a crop of .16 of the area, which fits into nothing longer than 8.4.
+    """
+
+    def forward(self, picture: Image.Image) -> Image.Image:
+        width, height = picture.size
+        longest = LONGEST * min(width, height)
+        if max(width, height) <= longest:
+            return picture
+        left, top = max(0, width - longest) // 2, max(0, height - longest) // 2
+        return picture.crop((left, top, left + min(width, longest), top + min(height, longest)))
+
+
+class _ReverseChannels(nn.Module):
+    def forward(self, pixels: Tensor) -> Tensor:
+        return pixels.flip(0)
+
+
+def _numbers(spec: InputSpec) -> list[nn.Module]:
+    """PIL picture in RGB -> (pixels - mean) / std."""
+    steps: list[nn.Module] = [v2.PILToTensor()]
+    if spec.bgr255:
+        steps += [_ReverseChannels()]
+    return [
+        *steps,
+        v2.ToDtype(torch.float32, scale=not spec.bgr255),
+        v2.Normalize(list(spec.mean), list(spec.std), inplace=True),
+    ]
+
+
+def _resize(spec: InputSpec, size: list[int]) -> Any:
+    return v2.Resize(size, interpolation=_interpolation(spec), antialias=True)
+
+
+def _interpolation(spec: InputSpec) -> InterpolationMode:
+    return InterpolationMode(spec.interpolation)

@@ -1,0 +1,142 @@
+"""Loaders: the same tensors whoever computes them, and a clear end when a picture has gone."""
+
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from lookalike.data.loading import EvaluationSet, TrainingSet, evaluation_loader, training_loader
+from lookalike.data.pictures import Pictures, UnreadablePicture
+from lookalike.data.sampler import Draw
+from lookalike.data.transforms import evaluation_transform, training_transform
+from lookalike.input_spec import InputSpec
+
+SPEC = InputSpec(size=16)
+
+
+@dataclass
+class Noise:
+    """Reader of a picture of noise for each number, or of nothing where ``missing`` exists."""
+
+    missing: Path | None = None
+
+    def __call__(self, index: int) -> Image.Image:
+        if self.missing is not None and self.missing.exists() and index == 7:
+            raise UnreadablePicture("birds/wren/7.jpg", "the file is no longer there")
+        pixels = np.random.default_rng(index).integers(0, 256, (24, 30, 3), dtype=np.uint8)
+        return Image.fromarray(pixels)
+
+    def key(self, index: int) -> str:
+        return f"noise {index}"
+
+
+def noise(count: int = 24, classes: int = 4, missing: Path | None = None) -> Pictures:
+    return Pictures(
+        name="noise",
+        names=tuple(f"noise/{index}" for index in range(count)),
+        labels=np.arange(count, dtype=np.int64) % classes,
+        classes=tuple("abcdefgh"[:classes]),
+        reader=Noise(missing),
+        origins=np.arange(count, dtype=np.int64),
+    )
+
+
+def random_state() -> tuple[Tensor, object]:
+    return torch.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+
+
+def test_augmentation_depends_on_the_draw_and_the_seed_alone() -> None:
+    transform = training_transform(SPEC)
+    data = TrainingSet(noise(), transform, seed=1)
+    first, label, index = data[Draw(5, 2, 0)]
+    assert (label, index, len(data)) == (1, 5, 24)
+    torch.manual_seed(123)
+    data[Draw(9, 0, 0)]
+    assert torch.equal(TrainingSet(noise(), transform, seed=1)[Draw(5, 2, 0)][0], first)
+    for other in (Draw(5, 3, 0), Draw(5, 2, 1)):
+        assert not torch.equal(data[other][0], first)
+    assert not torch.equal(TrainingSet(noise(), transform, seed=2)[Draw(5, 2, 0)][0], first)
+
+
+def test_the_random_state_of_the_process_is_left_alone() -> None:
+    before = random_state()
+    for workers in (0, 1):
+        next(iter(training_loader(noise(), SPEC, 8, 2, workers=workers)))
+        next(iter(evaluation_loader(noise(), SPEC, workers=workers)))
+    after = random_state()
+    assert torch.equal(before[0], after[0])
+    assert before[1] == after[1]
+
+
+def test_workers_ranks_and_restarts_do_not_change_a_tensor() -> None:
+    settings = {"crop": "area", "seed": 5}
+    whole = list(islice(training_loader(noise(), SPEC, 8, 2, workers=0, **settings), 5))  # type: ignore[arg-type]
+    assert [part.shape for part in whole[0]] == [(8, 3, 16, 16), (8,), (8,)]
+    assert whole[0][1].dtype == whole[0][2].dtype == torch.int64
+    assert torch.equal(whole[0][1], whole[0][2] % 4)
+    for workers in (1, 2):
+        resumed = training_loader(noise(), SPEC, 8, 2, workers=workers, start=2, **settings)  # type: ignore[arg-type]
+        for expected, got in zip(whole[2:], islice(resumed, 3), strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+    ranks = [
+        next(iter(training_loader(noise(), SPEC, 8, 2, workers=0, rank=rank, world_size=2, **settings)))  # type: ignore[arg-type]
+        for rank in (0, 1)
+    ]
+    for part in range(3):
+        assert torch.equal(torch.cat([rank[part] for rank in ranks]), whole[0][part])
+
+
+def test_evaluation_has_every_picture_once_in_order() -> None:
+    pictures = noise()
+    transform = evaluation_transform(SPEC)
+    for workers in (None, 0, 2):
+        loader = evaluation_loader(pictures, SPEC, 10, workers)
+        for _ in range(2):
+            batches = list(loader)
+            assert [len(batch[1]) for batch in batches] == [10, 10, 4]
+            assert torch.cat([batch[2] for batch in batches]).tolist() == list(range(24))
+            assert torch.cat([batch[1] for batch in batches]).tolist() == pictures.labels.tolist()
+        assert torch.equal(batches[1][0][3], transform(pictures.image(13)))
+    assert EvaluationSet(pictures, transform)[13][1:] == (1, 13)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_picture_that_goes_away_is_named_in_one_line(workers: int, tmp_path: Path) -> None:
+    missing = tmp_path / "gone"
+    pictures = noise(missing=missing)
+    evaluation = evaluation_loader(pictures, SPEC, 6, workers)
+    training = iter(training_loader(pictures, SPEC, 24, 6, workers=workers))
+    assert len(list(evaluation)) == 4
+    next(training)
+    missing.touch()
+    for loader in (evaluation, training):
+        with pytest.raises(UnreadablePicture) as caught:
+            list(loader)
+        assert str(caught.value) == "birds/wren/7.jpg: the file is no longer there"
+        assert caught.value.name == "birds/wren/7.jpg"
+    with pytest.raises(UnreadablePicture):
+        TrainingSet(pictures, training_transform(SPEC))[Draw(7, 0, 0)]
+    missing.unlink()
+    assert len(list(evaluation)) == 4
+
+
+def test_data_sets_work_in_a_plain_loader() -> None:
+    loader = DataLoader(EvaluationSet(noise(), evaluation_transform(SPEC)), batch_size=24)
+    assert next(iter(loader))[0].shape == (24, 3, 16, 16)
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match=r"^workers must be at least 0, got -1$"):
+        evaluation_loader(noise(), SPEC, workers=-1)
+    with pytest.raises(ValueError, match=r"^batch_size must be at least 1, got 0$"):
+        evaluation_loader(noise(), SPEC, batch_size=0)
+    with pytest.raises(ValueError, match=r"^seed must be at least 0, got -1$"):
+        TrainingSet(noise(), evaluation_transform(SPEC), seed=-1)
+    with pytest.raises(ValueError, match="needs 8 classes, got 4"):
+        training_loader(noise(), SPEC, 32, 4)
