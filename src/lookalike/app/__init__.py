@@ -1,0 +1,69 @@
+"""The command: ``lookalike train | evaluate | embed | datasets``.
+
+Exit codes: 0 done, 1 failed, 2 bad usage, 128 + n stopped by signal n. Results go to stdout, everything else to stderr.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from lookalike import __version__
+
+COMMANDS = {
+    "train": "learn an embedding from labelled pictures",
+    "evaluate": "measure a trained model on pictures",
+    "embed": "write the vectors of pictures to a file",
+    "datasets": "list the benchmarks, or check a folder",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(_overview())
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(__version__)
+        return 0
+    if words[0] not in COMMANDS:
+        from lookalike.training.settings import nearest
+
+        print(f"lookalike: there is no command {words[0]!r}{nearest(words[0], COMMANDS)}", file=sys.stderr)
+        return 2
+    return _run(words[0], words[1:])
+
+
+def _run(name: str, argv: list[str]) -> int:
+    from lookalike.training.stopping import RunFailed, Stopped
+
+    try:
+        return import_module(f"lookalike.app.{name}").run(argv)
+    except SystemExit as finished:  # --help
+        return int(finished.code or 0)
+    except Stopped as stopped:
+        return 128 + stopped.signal_number
+    except KeyboardInterrupt:
+        return 130
+    except (RunFailed, OSError, ValueError, TypeError) as error:
+        if os.environ.get("LOOKALIKE_TRACEBACK"):
+            raise
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            print(f"lookalike {name}: {error}", file=sys.stderr)
+        return 2 if isinstance(error, (ValueError, TypeError, FileNotFoundError)) else 1
+
+
+def _overview() -> str:
+    lines = [f"  lookalike {name:<10} {what}" for name, what in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: lookalike COMMAND ...",
+            "",
+            "Learn what looks alike: train an embedding, measure it honestly, search with it.",
+            "",
+            *lines,
+            "",
+            "lookalike COMMAND --help says more about each.",
+        ]
+    )

@@ -1,0 +1,5 @@
+import sys
+
+from lookalike.app import main
+
+sys.exit(main())

@@ -1,0 +1,52 @@
+"""``lookalike datasets`` and ``lookalike datasets check PATH``"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from lookalike.app.parsing import UsageError, parse, wants
+from lookalike.data import benchmarks
+from lookalike.training.settings import nearest, setting
+
+DESCRIPTION = """Without a word more: the benchmarks that are known by name, their sizes, and where to get them. With
+check PATH: whether the folder holds what it should, and what is wrong."""
+EXAMPLE = "lookalike datasets check CUB_200_2011/"
+
+
+@dataclass
+class DatasetsSettings:
+    action: str | None = setting(None, "check, or nothing for the list")
+    path: Path | None = setting(None, "the folder or CSV to check")
+    name: str | None = setting(None, "the benchmark it is meant to be; null: by its files")
+    decode: bool = setting(True, "open every picture, to find the unreadable ones")
+
+
+def run(argv: list[str]) -> int:
+    as_json, argv = wants("--json", argv)
+    settings = parse(
+        DatasetsSettings,
+        argv,
+        prog="lookalike datasets",
+        description=DESCRIPTION,
+        example=EXAMPLE,
+        positional=["action", "path"],
+    )
+    if settings.action is None:
+        rows = benchmarks.describe()
+        print(json.dumps(rows, indent=2) if as_json else "\n\n".join(_entry(row) for row in rows))
+        return 0
+    if settings.action != "check":
+        raise UsageError(f"there is no 'datasets {settings.action}'{nearest(settings.action, ['check'])}")
+    if settings.path is None:
+        raise UsageError("say what to check: lookalike datasets check PATH")
+    report = benchmarks.check(settings.path, settings.name, decode=settings.decode, progress=True)
+    print(json.dumps(report.as_dict(), indent=2) if as_json else str(report))
+    return 0 if report.good else 1
+
+
+def _entry(row: dict[str, object]) -> str:
+    lines = [f"{row.pop('name')}: {row.pop('title')}"]
+    for key, value in row.items():
+        text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        lines.append(f"    {key:<10} {text}")
+    return "\n".join(lines)

@@ -1,0 +1,113 @@
+"""``lookalike evaluate RUN DATA``"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from lookalike import data
+from lookalike.app.parsing import UsageError, parse, wants
+from lookalike.checks import check_count
+from lookalike.data.pictures import Pictures
+from lookalike.data.splits import singletons
+from lookalike.training.display import Display
+from lookalike.training.evaluation import as_lines, measure
+from lookalike.training.run_folder import RunFolder
+from lookalike.training.settings import setting
+from lookalike.training.stopping import StopRequest
+
+DESCRIPTION = """Measure a trained model on labelled pictures: P@1, P@R, MAP@R and R@K, exactly. Each picture is
+compared with all others, or the queries with the gallery where the data say which is which."""
+EXAMPLE = "lookalike evaluate runs/mine other_pictures/ --json"
+
+
+@dataclass
+class EvaluateSettings:
+    run: Path | None = setting(None, "folder of a run")
+    data: str | None = setting(None, "a folder of class folders, a CSV, a benchmark's folder or name:folder, or glyphs")
+    split: Literal["auto", "train", "validation", "test", "all"] = setting(
+        "auto", "auto: test if the data have it, else all"
+    )
+    ks: list[int] = setting(None, "K of R@K; null: 1, 2, 4, 8")
+    strict: bool = setting(False, "fail if any picture cannot be read, instead of leaving it out")
+    workers: int | None = setting(None, "processes that read pictures; null: by the number of cores")
+    device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
+
+    def __post_init__(self) -> None:
+        self.ks = self.ks or [1, 2, 4, 8]
+        for k in self.ks:
+            check_count("every one of ks", k)
+
+
+def run(argv: list[str]) -> int:
+    as_json, argv = wants("--json", argv)
+    settings = parse(
+        EvaluateSettings,
+        argv,
+        prog="lookalike evaluate",
+        description=DESCRIPTION,
+        example=EXAMPLE,
+        positional=["run", "data"],
+    )
+    if settings.run is None or settings.data is None:
+        raise UsageError("say which model on which data: lookalike evaluate RUN DATA")
+    from lookalike.trained import load
+
+    model = load(settings.run, settings.device)
+    pictures = data.load(settings.data, strict=settings.strict, progress=True)
+    problems = [list(problem) for problem in pictures.problems]
+    pictures, split = _choose(pictures, settings.split)
+    with StopRequest().listening() as stop, Display(stop).bar(len(pictures), "embedding") as tick:
+        vectors = model.embed_table(pictures, workers=settings.workers, tick=tick)
+    figures = measure(vectors, pictures, distance=model.distance, ks=tuple(settings.ks))
+    seen = _seen_classes(settings.run, pictures)
+    report: dict[str, Any] = {
+        **figures,
+        "data": pictures.name,
+        "split": split,
+        "pictures": len(pictures),
+        "classes": len(pictures.classes),
+        "classes_seen_in_training": seen,
+        "unreadable": problems,
+        "run": str(settings.run),
+    }
+    print(json.dumps(report) if as_json else _text(report, figures, pictures))
+    return 0
+
+
+def _choose(pictures: Pictures, split: str) -> tuple[Pictures, str]:
+    if split == "auto":
+        split = "test" if pictures.splits is not None and "test" in pictures.splits else "all"
+    return (pictures, split) if split == "all" else (pictures.split(split), split)
+
+
+def _seen_classes(run: Path, pictures: Pictures) -> int | None:
+    """How many classes have the name of a training class; None if the run does not say what it was trained on."""
+    try:
+        trained = RunFolder(run).read_json("data.json")
+        return len(set(trained["training"]["classes"]) & set(pictures.classes))
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _text(report: dict[str, Any], figures: dict[str, float], pictures: Pictures) -> str:
+    lines = [f"{report['data']} ({report['split']}): {report['pictures']:,} pictures of {report['classes']:,} classes"]
+    if report["classes_seen_in_training"] is not None:
+        seen = report["classes_seen_in_training"]
+        lines.append(
+            "none of the classes was trained on"
+            if seen == 0
+            else f"{seen} classes have the name of a class that was trained on"
+        )
+    if pictures.roles is not None:
+        queries = int(np.isin(pictures.roles, ("query", "both")).sum())
+        gallery = int(np.isin(pictures.roles, ("gallery", "both")).sum())
+        lines.append(f"{queries:,} queries against a gallery of {gallery:,}")
+    elif singletons(pictures):
+        lines.append(f"{len(singletons(pictures))} classes have a single picture, which is never a query")
+    if report["unreadable"]:
+        lines.append(f"{len(report['unreadable'])} pictures cannot be read and are left out:")
+        lines += [f"  {name}: {reason}" for name, reason in report["unreadable"][:10]]
+    return "\n".join([*lines, *as_lines(figures)])

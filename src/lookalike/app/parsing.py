@@ -1,0 +1,97 @@
+"""From dataclasses to command lines and YAML files and back, by jsonargparse; wrong names get the nearest right one."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import yaml
+from jsonargparse import ActionYesNo, ArgumentParser
+
+from lookalike.training.settings import nearest
+
+T = TypeVar("T")
+
+
+class UsageError(ValueError):
+    """What was typed cannot be understood."""
+
+
+def parse(
+    kind: type[T],
+    argv: Sequence[str],
+    *,
+    prog: str,
+    description: str,
+    example: str,
+    positional: Sequence[str] = (),
+    defaults: dict[str, Any] | None = None,
+) -> T:
+    """An instance of the dataclass ``kind``: its defaults, then ``--config``, then what is on the line.
+
+    Every field is an option, ``--like-this``; those named in ``positional`` stand alone, in that order.
+    """
+    parser = _parser(kind, prog, description, example, positional)
+    if defaults:
+        parser.set_defaults(defaults)
+    try:
+        values = parser.parse_args(list(argv))
+    except argparse.ArgumentError as error:
+        raise UsageError(_explained(str(error), kind)) from None
+    chosen = {entry.name: getattr(values, entry.name) for entry in fields(kind)}  # type: ignore[arg-type]
+    for name in positional:  # which jsonargparse does not read from a file
+        if chosen[name] is None and getattr(values, "config", None):
+            chosen[name] = yaml.safe_load(Path(str(values.config[-1])).read_text(encoding="utf-8")).get(name)
+    return kind(**chosen)
+
+
+def wants(flag: str, argv: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether a flag that is not a setting is on the line, and the line without it."""
+    return flag in argv, [word for word in argv if word != flag]
+
+
+def _parser(kind: type[Any], prog: str, description: str, example: str, positional: Sequence[str]) -> ArgumentParser:
+    parser = ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog=f"example: {example}",
+        exit_on_error=False,
+        print_config=None,
+        formatter_class=argparse.HelpFormatter,
+    )
+    parser.add_argument("--config", action="config", help="a YAML file with any of these settings")
+    types = get_type_hints(kind)
+    for entry in fields(kind):
+        explanation = entry.metadata["help"]
+        default = entry.default if entry.default_factory is MISSING else entry.default_factory()
+        if entry.name in positional:
+            parser.add_argument(entry.name, nargs="?", metavar=entry.name.upper(), help=explanation)
+        elif bool in (types[entry.name], *get_args(types[entry.name])):
+            option = f"--{entry.name.replace('_', '-')}"
+            parser.add_argument(option, action=ActionYesNo(no_prefix="no-"), default=default, help=explanation)
+        else:
+            option = f"--{entry.name.replace('_', '-')}"
+            parser.add_argument(option, type=types[entry.name], default=default, help=explanation)
+    return parser
+
+
+def _explained(message: str, kind: type[Any]) -> str:
+    """jsonargparse's message in our words, with the name that was probably meant."""
+    options = [f"--{entry.name.replace('_', '-')}" for entry in fields(kind)] + ["--config"]
+    if match := re.match(r"unrecognized arguments: (\S+)", message):
+        word = match[1].split("=")[0]
+        if not word.startswith("-"):
+            return f"there is one word too many: {word!r}"
+        return f"there is no option {word}{nearest(word, options)}"
+    if match := re.search(r"(?:Option|Key|Group key) '([^']+)' is not accepted", message):
+        return f"there is no setting {match[1]!r}{nearest(match[1], [entry.name for entry in fields(kind)])}"
+    if match := re.match(r'Parser key "([^"]+)":\s*(.*)', message, re.DOTALL):
+        reason = " ".join(match[2].split())
+        choices = re.search(r"Expected a typing.Literal\[(.*?)\]\. Got value: (.*)", reason)
+        if choices:
+            wrong, right = choices[2], re.findall(r"'([^']+)'", choices[1])
+            return f"{match[1]} must be one of {', '.join(right)}, got {wrong}{nearest(wrong, right)}"
+        return f"{match[1]}: {reason}"
+    return " ".join(message.split())

@@ -1,0 +1,248 @@
+"""All that a run is made of, from its settings. What is wrong with them is found here, before anything is written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from lookalike import data, models, objectives
+from lookalike.data.pictures import Pictures
+from lookalike.data.sampler import ClassBatches
+from lookalike.models import Embedder
+from lookalike.training.display import Display
+from lookalike.training.features import FeatureCache, default_folder
+from lookalike.training.feeds import FeatureFeed, Feed, PictureFeed
+from lookalike.training.prepare import decide, divide, fingerprint, is_pretrained
+from lookalike.training.run_folder import RunFolder, differences
+from lookalike.training.settings import Settings
+from lookalike.training.start import start_head
+from lookalike.training.stopping import StopRequest
+
+T = TypeVar("T")
+
+
+@dataclass
+class Assembly:
+    settings: Settings  # nothing left open
+    fabric: Fabric
+    display: Display
+    folder: RunFolder
+    train: Pictures
+    validation: Pictures | None
+    embedder: Embedder
+    objective: objectives.Objective
+    feed: Feed
+    fingerprints: list[str]
+    state: dict[str, Any] | None  # of the run that is resumed
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained: the head alone if the feed gives features."""
+        return self.embedder.head if self.settings.freeze_backbone else self.embedder
+
+    @property
+    def rank(self) -> int:
+        return self.fabric.global_rank
+
+    @property
+    def world(self) -> int:
+        return self.fabric.world_size
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def pooling_is_ready(self) -> bool:
+        """False while prototypes wait for their start from data."""
+        return getattr(self.embedder.head.pooling, "ready", True)
+
+    def epochs(self, steps: int) -> float:
+        return steps * self.settings.accumulate / self.feed.batches.steps_per_epoch(0)
+
+
+def assemble(settings: Settings, stop: StopRequest) -> Assembly:
+    if settings.out is None:
+        raise ValueError("a run needs a folder to be left in: --out RUN")
+    fabric = _launch(settings)
+    display = Display(stop, quiet=fabric.global_rank > 0, alone=fabric.world_size == 1)
+    folder = RunFolder(Path(settings.out))
+    previous = _on_first(fabric, lambda: _previous(folder, settings))
+    settings = _continued(previous, settings) if previous is not None else settings
+
+    pictures = _load(fabric, settings)
+    train, validation, notes = divide(pictures, settings)
+    pretrained = is_pretrained(settings.backbone, settings.weights)
+    settings, more = decide(settings, len(train.classes), pretrained=pretrained, has_gpu=fabric.device.type != "cpu")
+    fingerprints = [fingerprint(part) for part in (train, validation) if part is not None]
+    state = folder.read_state() if previous is not None and folder.state_file.exists() else None
+    if state is not None and state["data"] != fingerprints:
+        raise ValueError(
+            f"{settings.data} is not what it was when the run in {folder.path} began: it cannot be resumed"
+        )
+
+    torch.manual_seed(settings.seed)
+    embedder = create_embedder(settings)
+    objective = objectives.create(
+        settings.loss, len(train.classes), embedder.head.dim, preset=settings.preset, **settings.loss_settings
+    )
+    batches = ClassBatches(
+        train.labels,
+        settings.batch_size,
+        settings.per_class or 1,
+        seed=settings.seed,
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
+    )
+    for note in notes + more:
+        display.say(note)
+    if state is None and fabric.global_rank == 0:
+        folder.write_settings(settings)
+        folder.write_json("data.json", describe(pictures, train, validation))
+    embedder.to(fabric.device)
+    feed: Feed
+    if settings.freeze_backbone:
+        feed = FeatureFeed(
+            train, _features(settings, embedder, train, validation, fabric, display), batches, settings.views
+        )
+    else:
+        feed = PictureFeed(
+            train, embedder.input_spec, batches, workers=settings.workers, crop=settings.crop, flip=settings.flip
+        )
+    if state is None:
+        display.say(start_head(embedder, feed, train, settings, display))
+    return Assembly(
+        settings, fabric, display, folder, train, validation, embedder, objective, feed, fingerprints, state
+    )
+
+
+def create_embedder(settings: Settings) -> Embedder:
+    backbone = models.create_backbone(settings.backbone, weights=settings.weights)
+    spec = backbone.spec
+    size = settings.size or spec.size
+    resize = size if settings.crop == "none" else round(size * spec.resize_to / spec.size)
+    embedder = Embedder(
+        backbone,
+        dim=settings.dim,
+        pooling=settings.pooling,
+        pooling_settings=settings.pooling_settings,
+        normalise=settings.normalise,
+        input_spec=replace(spec, size=size, resize=resize),
+    )
+    if settings.freeze_backbone:
+        models.freeze(embedder.backbone)
+    else:
+        if settings.freeze_batch_norm:
+            models.freeze_batch_norm(embedder.backbone)
+        if settings.train_stages is not None:
+            models.train_last_stages(embedder.backbone, settings.train_stages)
+    return embedder
+
+
+def describe(pictures: Pictures, train: Pictures, validation: Pictures | None) -> dict[str, Any]:
+    """What ``data.json`` says: enough to tell later which classes were seen."""
+    return {
+        "name": pictures.name,
+        "training": {"pictures": len(train), "classes": list(train.classes)},
+        "held_out": None if validation is None else {"pictures": len(validation), "classes": list(validation.classes)},
+        "left_out": [list(problem) for problem in pictures.problems],
+    }
+
+
+def _features(
+    settings: Settings,
+    embedder: Embedder,
+    train: Pictures,
+    validation: Pictures | None,
+    fabric: Fabric,
+    display: Display,
+) -> FeatureCache:
+    cache = FeatureCache(
+        settings.cache or default_folder(),
+        embedder.backbone,
+        embedder.input_spec,
+        crop=settings.crop,
+        flip=settings.flip,
+        seed=settings.seed,
+    )
+    wanted = [(train, settings.views), *([(validation, 1)] if validation is not None else [])]
+    count = sum(len(pictures) * views for pictures, views in wanted)
+    missing = cache.missing(wanted)
+    display.say(f"features: {count - len(missing):,} of {count:,} are in {cache.store.folder}")
+    mine = missing[fabric.global_rank :: fabric.world_size]
+    with display.bar(len(mine), "features") as tick:
+        cache.fill(mine, workers=settings.workers, tick=tick)
+    fabric.barrier()
+    cache.store.refresh()
+    return cache
+
+
+def _launch(settings: Settings) -> Fabric:
+    precision = settings.precision
+    if precision == "auto":
+        precision = "bf16-mixed" if settings.device != "cpu" and torch.cuda.is_available() else "32-true"
+    fabric = Fabric(
+        accelerator=settings.device,
+        devices=settings.devices,
+        num_nodes=settings.nodes,
+        strategy="ddp" if settings.devices * settings.nodes > 1 else "auto",
+        precision=precision,
+    )
+    fabric.launch()
+    return fabric
+
+
+def _load(fabric: Fabric, settings: Settings) -> Pictures:
+    """The first process checks every file; the others leave out what it found unreadable."""
+    if settings.data is None:
+        raise ValueError("a run needs data: a folder of class folders, a CSV, a benchmark, or glyphs")
+    source = settings.data
+    pictures = None
+
+    def check() -> list[str]:
+        nonlocal pictures
+        pictures = data.load(source, strict=settings.strict, check=settings.check, progress=True)
+        return [problem.name for problem in pictures.problems]
+
+    unreadable = set(_on_first(fabric, check))
+    if pictures is not None:
+        return pictures
+    unchecked = data.load(source, check=False)
+    return unchecked.take([i for i, name in enumerate(unchecked.names) if name not in unreadable])
+
+
+def _previous(folder: RunFolder, settings: Settings) -> Settings | None:
+    """The settings of the run to resume; None for a new one, for which there must be room."""
+    if settings.resume and (folder.path / "settings.yaml").exists():
+        return folder.read_settings()
+    folder.refuse_if_taken()
+    return None
+
+
+def _continued(previous: Settings, asked: Settings) -> Settings:
+    """What was decided then, with the settings of now that may change."""
+    open_then = {name: value for name, value in vars(previous).items() if getattr(asked, name) is None}
+    settings = replace(asked, **open_then)
+    changed = differences(previous, settings)
+    if changed:
+        raise ValueError(f"a run resumes with the settings it began with; changed are {', '.join(changed)}")
+    return settings
+
+
+def _on_first(fabric: Fabric, work: Callable[[], T]) -> T:
+    """The result of the first process, or its error, for all."""
+    result: T | None = None
+    error: Exception | None = None
+    if fabric.global_rank == 0:
+        try:
+            result = work()
+        except (ValueError, TypeError, OSError) as failure:
+            error = failure
+    if fabric.world_size > 1:
+        result, error = fabric.broadcast((result, error))
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]  # set where there is no error

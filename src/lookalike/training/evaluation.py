@@ -1,0 +1,78 @@
+"""Pictures or cached features -> vectors -> figures, by one process or by many."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lookalike.data.pictures import Pictures
+from lookalike.retrieval.metrics import retrieval_metrics
+
+
+@torch.inference_mode()
+def embed(
+    batches: Iterable[Tensor], forward: Callable[[Tensor], Any], *, device: torch.device, tick: Callable[[int], None]
+) -> Any:
+    """``forward`` over batches, joined on the CPU; it may give one tensor or a tuple of them.
+
+    ``tick`` is called with the number of pictures after every batch, for progress and to stop.
+    """
+    pieces: list[tuple[Tensor, ...]] = []
+    single = True
+    for batch in batches:
+        vectors = forward(batch.to(device, non_blocking=True))
+        single = isinstance(vectors, Tensor)
+        pieces.append(tuple(piece.float().cpu() for piece in ((vectors,) if single else vectors)))
+        tick(len(batch))
+    joined = tuple(torch.cat(column) for column in zip(*pieces, strict=True))
+    return joined[0] if single else joined
+
+
+def share(count: int, rank: int, world_size: int) -> range:
+    """The pictures that one process embeds."""
+    return range(rank, count, world_size)
+
+
+def join_shares(gathered: Tensor, count: int) -> Tensor:
+    """(world, most, D), each the vectors of one ``share`` padded to equal length -> (count, D) in order."""
+    return gathered.transpose(0, 1).reshape(-1, gathered.shape[-1])[:count]
+
+
+def distance_for(normalise: str) -> str:
+    """The distance that goes with a model's last step."""
+    return "cosine" if normalise == "l2" else "l2"
+
+
+def measure(
+    vectors: Tensor | np.ndarray[Any, Any],
+    pictures: Pictures,
+    *,
+    distance: str = "cosine",
+    ks: tuple[int, ...] = (1, 2, 4, 8),
+) -> dict[str, float]:
+    """``retrieval_metrics``: queries against the gallery where the pictures have roles, else leave-one-out."""
+    if pictures.roles is None or not (pictures.roles != "").any():
+        return retrieval_metrics(vectors, pictures.labels, distance=distance, ks=ks)
+    queries = np.flatnonzero(np.isin(pictures.roles, ("query", "both")))
+    gallery = np.flatnonzero(np.isin(pictures.roles, ("gallery", "both")))
+    for name, part in (("query", queries), ("gallery", gallery)):
+        if len(part) == 0:
+            raise ValueError(f"{pictures.name} has roles but no picture with the role {name!r}")
+    return retrieval_metrics(
+        vectors[queries],
+        pictures.labels[queries],
+        vectors[gallery],
+        pictures.labels[gallery],
+        query_ids=queries,
+        reference_ids=gallery,
+        distance=distance,
+        ks=ks,
+    )
+
+
+def as_lines(figures: dict[str, float]) -> Iterator[str]:
+    """For people: shares in percent."""
+    for name, value in figures.items():
+        yield f"{name:<8} {value:8,d}" if isinstance(value, int) else f"{name:<8} {100 * value:8.2f}"

@@ -1,0 +1,78 @@
+"""Where a run gets its batches from: the pictures themselves, or features that a frozen backbone gave once.
+
+Both feeds give endless training batches (inputs, labels) from any step on, and evaluation batches in order, of which
+each process takes its share. What comes is a pure function of the seed, the step and the rank.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lookalike.data.loading import evaluation_loader, training_loader
+from lookalike.data.pictures import Pictures
+from lookalike.data.sampler import ClassBatches
+from lookalike.input_spec import InputSpec
+from lookalike.training.features import FeatureCache
+
+EVALUATION_BATCH = 64
+
+
+class Feed(Protocol):
+    batches: ClassBatches
+
+    def training(self, start: int) -> Iterator[tuple[Tensor, Tensor]]: ...
+    def evaluation(self, pictures: Pictures, rank: int = 0, world_size: int = 1) -> Iterator[Tensor]: ...
+
+
+class PictureFeed:
+    """Batches of pictures, augmented for training."""
+
+    def __init__(self, train: Pictures, spec: InputSpec, batches: ClassBatches, **loading: Any) -> None:
+        self.train, self.spec, self.batches = train, spec, batches
+        self.workers = loading.pop("workers")
+        self.loading = loading
+
+    def training(self, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        order = self.batches
+        loader = training_loader(
+            self.train,
+            self.spec,
+            order.batch_size,
+            order.per_class,
+            seed=order.seed,
+            rank=order.rank,
+            world_size=order.world_size,
+            start=start,
+            workers=self.workers,
+            **self.loading,
+        )
+        for images, labels, _ in loader:
+            yield images, labels
+
+    def evaluation(self, pictures: Pictures, rank: int = 0, world_size: int = 1) -> Iterator[Tensor]:
+        part = pictures.take(np.arange(len(pictures))[slice(rank, None, world_size)])
+        for images, _, _ in evaluation_loader(part, self.spec, EVALUATION_BATCH, self.workers):
+            yield images
+
+
+class FeatureFeed:
+    """Batches of cached features (B, N, C). Of several views of a picture, each epoch takes the next."""
+
+    def __init__(self, train: Pictures, cache: FeatureCache, batches: ClassBatches, views: int) -> None:
+        self.cache, self.batches, self.views = cache, batches, views
+        self.labels = torch.from_numpy(train.labels)
+        self.places = [cache.places(train, view) for view in range(views)]
+
+    def training(self, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        self.batches.start = start
+        for batch in self.batches:
+            places = np.stack([self.places[(draw.epoch + draw.turn) % self.views][draw.index] for draw in batch])
+            yield self.cache.read(places), self.labels[[draw.index for draw in batch]]
+
+    def evaluation(self, pictures: Pictures, rank: int = 0, world_size: int = 1) -> Iterator[Tensor]:
+        places = self.cache.places(pictures, 0)[slice(rank, None, world_size)]
+        for first in range(0, len(places), EVALUATION_BATCH):
+            yield self.cache.read(places[first : first + EVALUATION_BATCH])

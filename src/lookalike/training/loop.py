@@ -1,0 +1,315 @@
+"""One model, one run: the whole loop, top to bottom, in one process or many.
+
+Whatever is random in step s comes from (seed, s, rank), so a resumed run takes the very steps it would have taken.
+Weights are judged by ``monitor`` on what is held out, and the best are on disk from the moment they were seen.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from math import isfinite
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.tensorboard import SummaryWriter
+
+from lookalike.data.pictures import Pictures, UnreadablePicture
+from lookalike.models import save_model
+from lookalike.objectives import Gathered, Loss
+from lookalike.training.assembly import Assembly, assemble
+from lookalike.training.evaluation import distance_for, embed, join_shares, measure
+from lookalike.training.mean_weights import MeanWeights
+from lookalike.training.optimiser import create_optimiser
+from lookalike.training.rates import Rates
+from lookalike.training.settings import Settings
+from lookalike.training.stopping import RunFailed, Stopped, StopRequest
+
+
+@dataclass
+class Progress:
+    """How far a run came: all of its state that is not a tensor."""
+
+    step: int = 0
+    evaluated: int = -1  # the last step that was measured
+    best_step: int = 0
+    waited: int = 0  # evaluations since the best
+    seconds: float = 0.0
+    baseline: dict[str, float] = field(default_factory=dict)  # the backbone's own features, averaged
+    start: dict[str, float] = field(default_factory=dict)
+    best: dict[str, float] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Learner(nn.Module):
+    """Model and loss as one module, so that DDP takes care of the gradients of both."""
+
+    def __init__(self, model: nn.Module, objective: Gathered) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> Loss:
+        return self.objective(self.model(inputs), labels)
+
+
+def train(settings: Settings) -> dict[str, Any]:
+    """Train, and leave the run in ``settings.out``. Returns what ``figures.json`` holds.
+
+    Raises ValueError for bad settings or data before anything is written, ``Stopped`` when asked to stop (the state is
+    saved by then), and ``RunFailed`` when the run cannot go on.
+    """
+    with StopRequest().listening() as stop:
+        return Run(assemble(settings, stop)).go()
+
+
+class Run:
+    def __init__(self, parts: Assembly) -> None:
+        self.parts, self.settings, self.fabric = parts, parts.settings, parts.fabric
+        self.display, self.folder = parts.display, parts.folder
+        settings = parts.settings
+        learner = Learner(parts.model, Gathered(parts.objective)).to(self.fabric.device)
+        self.mean = MeanWeights(learner.model, settings.ema) if settings.ema else None
+        self.learner, self.optimiser = self.fabric.setup(
+            learner, create_optimiser(learner.model, learner.objective, settings)
+        )
+        self.rates = Rates(self.optimiser, settings.schedule, settings.steps, settings.warm_up or 0)
+        self.progress = Progress()
+        self.sums: dict[str, Tensor] = {}  # of what is logged, since the last row
+        self.summed = 0
+        self.started = self.since = time.monotonic()
+        if parts.state is not None:
+            self._restore(parts.state)
+        self.writer = SummaryWriter(str(self.folder.path), purge_step=self.progress.step) if parts.first else None
+
+    def go(self) -> dict[str, Any]:
+        settings, progress = self.settings, self.progress
+        ending = "all steps are done"
+        bar = self.display.steps(settings.steps, progress.step)
+        batches = self.parts.feed.training(progress.step * settings.accumulate)
+        self.learner.train()
+        try:
+            while True:
+                if self._evaluation_is_due():
+                    self._evaluate()
+                if progress.step >= settings.steps:
+                    break
+                if settings.patience is not None and progress.waited >= settings.patience:
+                    ending = f"no better {settings.monitor} in {settings.patience} evaluations"
+                    break
+                self._stop_if_asked()
+                self._step(batches)
+                bar.update()
+                if progress.step % settings.log_every == 0:
+                    bar.set_postfix_str(self._log(), refresh=False)
+                if progress.step % (settings.save_every or 1) == 0 and not self._evaluation_is_due():
+                    self._save()
+        except Stopped:
+            self._save()
+            self.display.say(f"stopped after step {progress.step} and saved; {self._how_to_go_on()}")
+            raise
+        except (UnreadablePicture, OSError) as error:
+            raise RunFailed(f"{error}\nthe last saved state is whole; {self._how_to_go_on()}") from error
+        finally:
+            bar.close()
+            if self.writer is not None:
+                self.writer.close()
+        return self._finish(ending)
+
+    def _step(self, batches: Iterator[tuple[Tensor, Tensor]]) -> None:
+        """One step of the optimiser, over ``accumulate`` batches."""
+        settings, step = self.settings, self.progress.step
+        torch.manual_seed(_mix(settings.seed, step, self.parts.rank))
+        self.rates.set_for(step)
+        for turn in range(settings.accumulate):
+            inputs, labels = self.fabric.to_device(next(batches))
+            last = turn == settings.accumulate - 1
+            with self.fabric.no_backward_sync(self.learner, enabled=not last):
+                loss = self.learner(inputs, labels)
+                self.fabric.backward(loss.value / settings.accumulate)
+            self._add_up({"loss": loss.value.detach(), **loss.parts})
+        if settings.clip_value is not None:
+            self.fabric.clip_gradients(self.learner, self.optimiser, clip_val=settings.clip_value)
+        longest = settings.clip_norm if settings.clip_norm is not None else torch.inf
+        norm = self.fabric.clip_gradients(self.learner, self.optimiser, max_norm=longest, error_if_nonfinite=False)
+        if norm is not None and settings.precision != "16-mixed":  # there the scaler skips a step that overflows
+            self._add_up({"gradient": norm.detach()})
+        was_ready = self.parts.pooling_is_ready()
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.progress.step += 1
+        if self.mean is not None:
+            self.mean.update() if was_ready else self.mean.restart()
+
+    def _evaluation_is_due(self) -> bool:
+        step = self.progress.step
+        on_time = step % self.settings.evaluate_every == 0 or step >= self.settings.steps
+        return on_time and step != self.progress.evaluated
+
+    def _evaluate(self) -> None:
+        """Measure, and keep the weights if they are the best so far."""
+        progress, settings = self.progress, self.settings
+        self._check_finite()
+        with self.mean.in_place() if self.mean is not None else nullcontext():
+            figures = self._measure() if self.parts.validation is not None else {}
+            better = not figures or not progress.best or figures[settings.monitor] > progress.best[settings.monitor]
+            progress.evaluated = progress.step
+            progress.start = progress.start or figures
+            progress.waited = 0 if better else progress.waited + 1
+            if better:
+                progress.best, progress.best_step = figures, progress.step
+            if figures:
+                self.rates.report(figures[settings.monitor])
+                self._record(figures, "validation/")
+            self._save()
+            if better and self.parts.first:
+                save_model(self.parts.embedder, self.folder.path)
+        if figures:
+            mark = "  the best so far" if better and progress.step else ""
+            self.display.say(f"step {progress.step:>6}  {_short(figures)}{mark}")
+
+    def _measure(self) -> dict[str, float]:
+        validation = self.parts.validation
+        assert validation is not None
+        with_average = self.progress.step == 0
+        self.learner.eval()
+        vectors = self._embed(validation, with_average)
+        self.learner.train()
+        figures: dict[str, float] = {}
+        if self.parts.first:
+            figures = measure(vectors[0], validation, distance=distance_for(self.settings.normalise))
+            if with_average:
+                self.progress.baseline = measure(vectors[1], validation)
+                self.display.say(f"before: {_short(self.progress.baseline)}  the backbone's own features, averaged")
+        return self.fabric.broadcast(figures)
+
+    def _embed(self, pictures: Pictures, with_average: bool) -> tuple[Tensor, ...]:
+        """The vectors of all pictures, and where asked their mean local features."""
+        embedder, rank, world = self.parts.embedder, self.parts.rank, self.parts.world
+
+        def forward(inputs: Tensor) -> tuple[Tensor, ...]:
+            with self.fabric.autocast():
+                tokens = inputs if self.settings.freeze_backbone else embedder.backbone(inputs)
+                vectors = embedder.head(tokens)
+            return (vectors, tokens.float().mean(1)) if with_average else (vectors,)
+
+        with self.display.bar(-(-len(pictures) // world), "measuring") as tick:
+            batches = self.parts.feed.evaluation(pictures, rank, world)
+            own = embed(batches, forward, device=self.fabric.device, tick=tick)
+        if world == 1:
+            return own
+        most = -(-len(pictures) // world)
+        padded = [nn.functional.pad(part, (0, 0, 0, most - len(part))).to(self.fabric.device) for part in own]
+        return tuple(join_shares(cast(Tensor, self.fabric.all_gather(part)), len(pictures)).cpu() for part in padded)
+
+    def _stop_if_asked(self) -> None:
+        """Many processes must stop after the same step, so they ask each other, now and then."""
+        stop = self.display.stop
+        if self.parts.world > 1:
+            if self.progress.step % self.settings.log_every:
+                return
+            asked = torch.tensor(stop.requested, device=self.fabric.device)
+            stop.requested = int(cast(Tensor, self.fabric.all_reduce(asked, reduce_op="max")))
+        stop.check()
+
+    def _add_up(self, values: dict[str, Tensor]) -> None:
+        for name, value in values.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
+        self.summed += "loss" in values
+
+    def _log(self) -> str:
+        """A row for metrics.csv, and the same in short for the bar."""
+        self._check_finite()
+        means = {name: float(value) / self.summed for name, value in self.sums.items()}
+        means["gradient"] = means.get("gradient", 0.0) * self.settings.accumulate
+        rate = max(group["lr"] for group in self.optimiser.param_groups if group["name"].startswith("head"))
+        speed = self.settings.batch_size * self.summed / max(time.monotonic() - self.since, 1e-9)
+        epoch = round(self.parts.epochs(self.progress.step), 2)
+        self._record({"epoch": epoch, "rate": rate, "pictures/s": round(speed, 1), **means}, "training/")
+        self.sums, self.summed, self.since = {}, 0, time.monotonic()
+        return f"loss {means['loss']:.4f}, rate {rate:.1e}, {speed:.0f} pictures/s"
+
+    def _record(self, values: dict[str, Any], prefix: str) -> None:
+        row = {"step": self.progress.step, "seconds": round(self._seconds(), 1), **values}
+        rows = self.progress.rows
+        if rows and rows[-1]["step"] == row["step"]:
+            rows[-1].update(row)
+        else:
+            rows.append(row)
+        if self.writer is not None:
+            for name, value in values.items():
+                self.writer.add_scalar(prefix + name, value, self.progress.step)
+
+    def _check_finite(self) -> None:
+        """A loss or gradient that is not a number shows in the sums; nothing is saved after it."""
+        for name in ("loss", "gradient"):
+            if name in self.sums and not isfinite(float(self.sums[name])):
+                raise RunFailed(
+                    f"the {name} is not finite any more around step {self.progress.step}: a lower --lr or --clip-norm "
+                    f"may help. The best weights and the last good state are as they were in {self.folder.path}"
+                )
+
+    def _save(self) -> None:
+        self._check_finite()
+        self.progress.seconds, self.started = self._seconds(), time.monotonic()
+        if not self.parts.first:
+            return
+        state = {
+            "data": self.parts.fingerprints,
+            "progress": asdict(self.progress),
+            "learner": self.learner.module.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "rates": self.rates.state_dict(),
+            "mean": self.mean.state_dict() if self.mean is not None else None,
+            "sums": self.sums,
+            "summed": self.summed,
+        }
+        self.folder.write_state(state)
+        self.folder.write_metrics(self.progress.rows)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.progress = Progress(**state["progress"])
+        self.learner.module.load_state_dict(state["learner"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.rates.load_state_dict(state["rates"])
+        if self.mean is not None:
+            self.mean.load_state_dict(state["mean"])
+        self.sums, self.summed = (
+            {name: value.to(self.fabric.device) for name, value in state["sums"].items()},
+            state["summed"],
+        )
+        self.display.say(f"going on after step {self.progress.step}")
+        if self.parts.first and self.progress.best_step == self.progress.step == self.progress.evaluated:
+            with self.mean.in_place() if self.mean is not None else nullcontext():
+                save_model(self.parts.embedder, self.folder.path)  # it may have been stopped just before this
+
+    def _finish(self, ending: str) -> dict[str, Any]:
+        progress = self.progress
+        figures = {
+            "ending": ending,
+            "steps": progress.step,
+            "best_step": progress.best_step,
+            "seconds": round(self._seconds(), 1),
+            "monitor": self.settings.monitor,
+            "backbone": progress.baseline,
+            "start": progress.start,
+            "best": progress.best,
+        }
+        if self.parts.first:
+            self.folder.write_json("figures.json", figures)
+        return figures
+
+    def _seconds(self) -> float:
+        return self.progress.seconds + time.monotonic() - self.started
+
+    def _how_to_go_on(self) -> str:
+        return f"go on with: lookalike train --out {self.folder.path} --resume"
+
+
+def _mix(*numbers: int) -> int:
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
+def _short(figures: dict[str, float]) -> str:
+    return "  ".join(f"{name} {100 * figures[name]:.2f}" for name in ("MAP@R", "P@1"))

@@ -1,0 +1,135 @@
+"""What a run decides before it starts: which pictures train and which are held out, and what the settings left open.
+
+Every decision comes with a sentence for the log.
+"""
+
+from dataclasses import replace
+
+from lookalike import objectives
+from lookalike.data.pictures import Pictures
+from lookalike.data.splits import hold_out_classes, hold_out_pictures
+from lookalike.training.feature_store import digest
+from lookalike.training.settings import Settings
+
+FEWEST_HELD_OUT = 2  # classes with a pair of pictures; with one class alone every neighbour is right
+
+
+def divide(pictures: Pictures, settings: Settings) -> tuple[Pictures, Pictures | None, list[str]]:
+    """(training pictures, held out or None, notes). By the source's own split where it has one, else by class."""
+    notes = _problems(pictures)
+    if pictures.splits is not None and "train" not in pictures.splits:
+        raise ValueError(f"{pictures.name} has splits but nothing to train on: no picture is marked 'train'")
+    train = pictures.split("train") if pictures.splits is not None else pictures
+    if len(train.classes) < 2:
+        raise ValueError(f"training needs pictures of at least two classes, {pictures.name} has {len(train.classes)}")
+    train, held_out, how = _hold_out(pictures, train, settings)
+    sizes = f"training on {len(train):,} pictures of {len(train.classes):,} classes"
+    if held_out is not None:
+        sizes += f", holding out {len(held_out):,} of {len(held_out.classes):,}"
+    notes.append(f"{sizes}; {how}")
+    alone = int((train.counts() == 1).sum())
+    if alone:
+        notes.append(f"{alone} training {'class has' if alone == 1 else 'classes have'} a single picture and no pair")
+    return train, held_out, notes
+
+
+def decide(settings: Settings, classes: int, *, pretrained: bool, has_gpu: bool) -> tuple[Settings, list[str]]:
+    """Settings with nothing left open, and what there is to say about it. ``classes`` are those to train on."""
+    notes = []
+    hints = objectives.training_hints(settings.loss, settings.preset)
+    frozen = settings.freeze_backbone
+    if frozen is None:
+        frozen = pretrained and not has_gpu
+        if frozen:
+            notes.append("no GPU: the backbone stays frozen, the head is trained (--no-freeze-backbone trains all)")
+    if frozen and not pretrained:
+        notes.append("the backbone is frozen with random weights, which is hardly ever wanted")
+    usual = (
+        hints.learning_rate
+        if settings.preset and hints.learning_rate
+        else 1e-3
+        if not pretrained
+        else 1e-4
+        if frozen
+        else 3e-4
+    )
+    per_class = settings.per_class or min(hints.per_class, settings.batch_size)
+    batch_size, note = _fit_batch(settings.batch_size, per_class, classes)
+    start = settings.start or ("pca" if pretrained and settings.dim is not None else "random")
+    pooling_settings = dict(settings.pooling_settings)
+    if settings.pooling == "gsp":
+        pooling_settings.setdefault("sharpness", hints.sharpness if settings.preset else 5.0)
+        if start == "random":
+            pooling_settings.setdefault("init", "k-centre")
+    decided = replace(
+        settings,
+        freeze_backbone=frozen,
+        freeze_batch_norm=pretrained if settings.freeze_batch_norm is None else settings.freeze_batch_norm,
+        start=start,
+        pooling_settings=pooling_settings,
+        lr=settings.lr or usual,
+        per_class=per_class,
+        batch_size=batch_size,
+        proxy_lr=settings.proxy_lr or hints.rate_multiplier,
+        warm_up=settings.warm_up
+        if settings.warm_up is not None
+        else 0
+        if frozen
+        else hints.warm_up * settings.evaluate_every,
+        save_every=settings.save_every or settings.evaluate_every,
+        precision=("bf16-mixed" if has_gpu else "32-true") if settings.precision == "auto" else settings.precision,
+    )
+    return decided, [*notes, *([note] if note else [])]
+
+
+def fingerprint(pictures: Pictures) -> str:
+    """Changes when names, labels or their order do; a resumed run must find the same."""
+    return digest("\n".join(pictures.names), "\n".join(pictures.classes), pictures.labels.tobytes())
+
+
+def _hold_out(pictures: Pictures, train: Pictures, settings: Settings) -> tuple[Pictures, Pictures | None, str]:
+    if pictures.splits is not None and "validation" in pictures.splits:
+        return train, pictures.split("validation"), "measured on the data's own validation split"
+    nothing = "the last weights are kept, and no figure tells whether they are good"
+    if settings.validation == 0:
+        return train, None, f"nothing is held out: {nothing}"
+    if round(settings.validation * len(train.classes)) >= FEWEST_HELD_OUT:
+        kept, held_out = hold_out_classes(
+            train, settings.validation, order=settings.validation_order, seed=settings.seed
+        )
+        if len(kept.classes) >= 2 and _classes_with_pairs(held_out) >= FEWEST_HELD_OUT:
+            return kept, held_out, "measured on classes that are not trained on"
+    kept, held_out = hold_out_pictures(train, settings.validation, seed=settings.seed)
+    if _classes_with_pairs(held_out) >= FEWEST_HELD_OUT:
+        return kept, held_out, "too few classes to hold some out: measured on other pictures of the same classes"
+    return train, None, f"too few pictures to hold some out: {nothing}"
+
+
+def _classes_with_pairs(pictures: Pictures) -> int:
+    return int((pictures.counts() > 1).sum())
+
+
+def _fit_batch(batch_size: int, per_class: int, classes: int) -> tuple[int, str]:
+    """A batch that the classes can fill, and a note if it is not the one that was asked for."""
+    if batch_size % per_class:
+        raise ValueError(f"batch_size must be a multiple of per_class {per_class}, got {batch_size}")
+    if batch_size // per_class <= classes:
+        return batch_size, ""
+    fitted = classes * per_class
+    return (
+        fitted,
+        f"{per_class} pictures of each of {classes} classes make batches of {fitted}, not {batch_size}",
+    )
+
+
+def _problems(pictures: Pictures) -> list[str]:
+    if not pictures.problems:
+        return []
+    shown = [f"  {problem}" for problem in pictures.problems[:5]]
+    shown += [f"  and {len(pictures.problems) - 5} more"] if len(pictures.problems) > 5 else []
+    return ["\n".join([f"{len(pictures.problems)} pictures cannot be read and are left out:", *shown])]
+
+
+def is_pretrained(backbone: str, weights: str) -> bool:
+    """Whether the backbone starts from weights that know something."""
+    return weights != "none" and not (weights == "auto" and backbone in ("resnet20", "resnetv2-20"))

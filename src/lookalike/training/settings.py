@@ -1,0 +1,166 @@
+"""Everything that can be set about a run, each field explained where it stands.
+
+The command line, the YAML file and ``settings.yaml`` of a run all have these names. None means: decided when the
+run starts, from the data and the machine; what was decided is written to ``settings.yaml``.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from lookalike.checks import check_count, check_range
+
+
+def setting(default: Any, explanation: str) -> Any:
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata={"help": explanation})
+    return field(default=default, metadata={"help": explanation})
+
+
+@dataclass
+class Settings:
+    # what, and where to
+    data: str | None = setting(None, "a folder of class folders, a CSV, a benchmark's folder or name:folder, or glyphs")
+    out: Path | None = setting(None, "folder of the run; it must not exist yet, unless with --resume")
+    resume: bool = setting(False, "go on with the run in --out where it was saved last")
+    seed: int = setting(0, "decides the start, the batches and the augmentation")
+    strict: bool = setting(False, "fail if any picture cannot be read, instead of leaving it out")
+    check: bool = setting(True, "decode every picture once before training starts, to find the unreadable ones")
+
+    # the model
+    backbone: str = setting("efficientnet_lite0", "any timm model, bn_inception, resnet20 or resnetv2-20")
+    weights: str = setting(
+        "auto", "of the backbone: auto (bundled), none (random), timm (let timm download), or a file"
+    )
+    dim: int | None = setting(128, "size of the embedding; null leaves the projection out")
+    pooling: str = setting("gsp", "how local features become one vector")
+    pooling_settings: dict[str, Any] = setting({}, "settings of the pooling, e.g. --pooling-settings.keep 0.3")
+    normalise: Literal["l2", "clip", "none"] = setting("l2", "what is done to the embedding at the end")
+    size: int | None = setting(None, "side of the input in pixels; null: what the backbone was made for")
+    freeze_backbone: bool | None = setting(
+        None, "train the head alone, from cached features; default: yes where there is no GPU and weights are at hand"
+    )
+    freeze_batch_norm: bool | None = setting(None, "keep batch norm as it came; default: yes with pretrained weights")
+    train_stages: int | None = setting(None, "fine-tune only the last so many stages of the backbone; null: all")
+    start: Literal["pca", "random"] | None = setting(
+        None, "of the projection: principal directions of the features (default with pretrained weights), or random"
+    )
+    median_norm: float = setting(2.0, "the pca start scales local features to this median length; GSP clips at 1")
+
+    prototypes_from: Literal["pictures", "places"] = setting(
+        "pictures", "with the pca start, prototypes are chosen among averages of pictures, or among single places"
+    )
+
+    # the loss
+    loss: str = setting("contrastive-distance", "name of the loss")
+    preset: Literal["cub", "cars", "inshop", "sop"] | None = setting(
+        None, "the papers' settings of the loss for a data set"
+    )
+    loss_settings: dict[str, Any] = setting({}, "settings of the loss, e.g. --loss-settings.margin 0.5")
+
+    # pictures and batches
+    batch_size: int = setting(32, "pictures per step, over all processes together")
+    per_class: int | None = setting(None, "pictures per class in a batch; null: what goes with the loss")
+    crop: Literal["area", "pixels", "none"] = setting(
+        "area", "random crop by share of area, by 40 to 256 pixels, or none"
+    )
+    flip: bool = setting(True, "mirror half of the training pictures")
+    views: int = setting(
+        1, "cached versions of each training picture with --freeze-backbone; the first is not augmented"
+    )
+    workers: int | None = setting(None, "processes that read pictures; null: by the number of cores")
+    cache: Path | None = setting(None, "where features are cached; null: ~/.cache/lookalike, or LOOKALIKE_CACHE")
+    validation: float = setting(0.25, "share of the classes held out to choose the best weights by; 0: none")
+    validation_order: Literal["seeded", "contiguous"] = setting(
+        "seeded", "which classes: drawn by seed, or the last ones"
+    )
+
+    # the optimiser
+    steps: int = setting(1000, "training steps at most")
+    optimiser: Literal["adam", "adamw", "sgd"] = setting("adam", "adam has L2 decay as the papers do, adamw decoupled")
+    lr: float | None = setting(
+        None, "learning rate of the head; null: 1e-4 with a frozen backbone, 1e-3 without weights, else 3e-4"
+    )
+    backbone_lr: float = setting(0.1, "rate of the backbone, as a multiple of lr")
+    pooling_lr: float = setting(1.0, "rate of the pooling's parameters, as a multiple of lr")
+    proxy_lr: float | None = setting(
+        None, "rate of the loss's own parameters, as a multiple of lr; null: as its papers do"
+    )
+    weight_decay: float = setting(1e-4, "not applied to batch norm and biases")
+    betas: tuple[float, float] = setting((0.9, 0.999), "of adam and adamw; the first is the momentum of sgd")
+    schedule: Literal["constant", "cosine", "plateau"] = setting("constant", "how the rate goes on")
+    warm_up: int | None = setting(
+        None, "steps in which the backbone waits for head and proxies; null: as the loss's papers do"
+    )
+    accumulate: int = setting(1, "batches whose gradients are added up for one step")
+    clip_norm: float | None = setting(10.0, "longest gradient; null: no limit")
+    clip_value: float | None = setting(None, "largest entry of a gradient; null: no limit")
+    ema: float = setting(
+        0.0, "decay of an exponential mean of the weights, which is then what is measured and kept; 0: none"
+    )
+
+    # measuring
+    evaluate_every: int = setting(100, "steps between evaluations")
+    patience: int | None = setting(10, "evaluations without a better figure before the run stops; null: never")
+    monitor: Literal["MAP@R", "P@1", "P@R"] = setting("MAP@R", "the figure by which weights are best")
+    save_every: int | None = setting(None, "steps between saved states; null: at every evaluation")
+    log_every: int = setting(10, "steps between rows of metrics.csv")
+
+    # the machine
+    device: str = setting("auto", "auto, cpu, cuda, mps")
+    devices: int = setting(1, "processes on this machine; with torchrun, leave it")
+    nodes: int = setting(1, "machines")
+    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = setting(
+        "auto", "auto: bf16-mixed on CUDA, else 32-true"
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "views", "accumulate", "evaluate_every", "log_every", "devices", "nodes"):
+            check_count(name, getattr(self, name))
+        for name in ("dim", "per_class", "patience", "save_every", "size"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        for name in ("seed", "workers", "warm_up"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), least=0)
+        for name in ("lr", "proxy_lr", "clip_norm", "clip_value", "median_norm"):
+            if getattr(self, name) is not None:
+                check_range(name, getattr(self, name), 0, None)
+        if not 0 <= self.validation < 1:
+            raise ValueError(f"validation must be a share in [0, 1), got {self.validation}")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"ema must be in [0, 1), got {self.ema}")
+        for name in ("weight_decay", "backbone_lr"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+
+
+# What may differ when a run is resumed: none of these changes a step that was already taken.
+FREE_ON_RESUME = frozenset(
+    {
+        "out",
+        "resume",
+        "steps",
+        "patience",
+        "workers",
+        "cache",
+        "device",
+        "devices",
+        "nodes",
+        "save_every",
+        "check",
+        "strict",
+    }
+)
+
+
+def names() -> list[str]:
+    return [entry.name for entry in fields(Settings)]
+
+
+def nearest(wrong: str, right: Iterable[str]) -> str:
+    """The end of an error message: `` (did you mean 'pooling'?)``, or nothing."""
+    close = get_close_matches(wrong, list(right), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""
