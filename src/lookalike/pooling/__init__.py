@@ -4,12 +4,22 @@ from typing import Any
 
 from torch import nn
 
+from lookalike.pooling.average import AveragePool, MaxPool
 from lookalike.pooling.gsp import GeneralizedSumPool, Pooled
 from lookalike.pooling.transport import Transport, partial_transport
 
-__all__ = ["GeneralizedSumPool", "Pooled", "Transport", "create", "names", "partial_transport"]
+__all__ = [
+    "AveragePool",
+    "GeneralizedSumPool",
+    "MaxPool",
+    "Pooled",
+    "Transport",
+    "create",
+    "names",
+    "partial_transport",
+]
 
-_POOLINGS: dict[str, type[nn.Module]] = {"gsp": GeneralizedSumPool}
+_POOLINGS: dict[str, type[nn.Module]] = {"average": AveragePool, "gsp": GeneralizedSumPool, "max": MaxPool}
 
 
 def names() -> list[str]:

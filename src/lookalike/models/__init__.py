@@ -1,0 +1,27 @@
+"""Models: pictures -> vectors. Backbones and their weights, the Embedder, its file, and what of it trains."""
+
+from lookalike.models.backbone import Backbone
+from lookalike.models.backbones import create_backbone, default_backbone, names
+from lookalike.models.embedder import Embedder, Explanation, Head
+from lookalike.models.freezing import freeze, freeze_batch_norm, parameter_groups, train_last_stages
+from lookalike.models.projection import ProjectionStart, median_norm, principal_projection
+from lookalike.models.store import load_model, save_model
+
+__all__ = [
+    "Backbone",
+    "Embedder",
+    "Explanation",
+    "Head",
+    "ProjectionStart",
+    "create_backbone",
+    "default_backbone",
+    "freeze",
+    "freeze_batch_norm",
+    "load_model",
+    "median_norm",
+    "names",
+    "parameter_groups",
+    "principal_projection",
+    "save_model",
+    "train_last_stages",
+]

@@ -1,0 +1,114 @@
+"""Backbones by name, and where their weights come from.
+
+Whatever timm builds that ends in a map or in patch tokens, and three networks of our own: ``bn_inception``,
+``resnet20`` and ``resnetv2-20``. Nothing is downloaded unless asked for.
+"""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from lookalike.models import lite0_weights
+from lookalike.models.backbone import Backbone
+from lookalike.models.bn_inception import BNInception
+from lookalike.models.cifar_resnet import CifarResNet
+from lookalike.models.weight_files import load_into, read_weights
+
+_OURS: dict[str, Callable[[], nn.Module]] = {
+    "bn_inception": BNInception,
+    "resnet20": lambda: CifarResNet(preactivate=False),
+    "resnetv2-20": lambda: CifarResNet(preactivate=True),
+}
+_ALIASES = {"efficientnet_lite0": "tf_efficientnet_lite0"}  # timm's own efficientnet_lite0 pads otherwise
+_FROM_SCRATCH = ("resnet20", "resnetv2-20")  # for which nobody publishes weights
+
+# How timm's families are asked to take other sizes than that of their weights.
+_ANY_SIZE: tuple[dict[str, Any], ...] = ({"strict_img_size": False}, {"dynamic_img_size": True}, {})
+
+
+def names() -> list[str]:
+    """Our own names; those of timm (``timm.list_models()``) are as good."""
+    return sorted([*_OURS, *_ALIASES])
+
+
+def default_backbone(device: torch.device | str | None = None) -> str:  # noqa: ARG001  one answer for all, so far
+    """The backbone to start with: the one whose ImageNet weights need no download."""
+    return "efficientnet_lite0"
+
+
+def create_backbone(name: str, *, weights: str | Path = "auto") -> Backbone:
+    """The backbone of that name.
+
+    weights: "auto": those that come with a package; an error that says what to do where there are none.
+        "none": random (also what "auto" means for resnet20 and resnetv2-20, for which there are none to be had).
+        "timm": downloaded by timm. Otherwise a file, .safetensors or a state dict that torch reads without pickle.
+
+    >>> create_backbone("resnet20")(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 64, 64])
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a backbone must be a string, got {type(name).__name__}")
+    if name not in _OURS and not timm.is_model(_ALIASES.get(name, name)):
+        near = get_close_matches(name, [*names(), *timm.list_models()], n=4)
+        hint = f"did you mean {', '.join(near)}?" if near else f"ours are {', '.join(names())}, the others timm's"
+        raise ValueError(f"no backbone is called {name!r}; {hint}")
+    state = _read(name, weights)
+    spec = None
+    if name in _OURS:
+        network = _OURS[name]()
+    else:
+        network = _create_timm(_ALIASES.get(name, name), pretrained=weights == "timm")
+        if _is_lite0(name) and weights != "timm":
+            spec = lite0_weights.SPEC
+    if state is not None:
+        if isinstance(network, BNInception):
+            state = network.published(state)
+        load_into(network, state, what=f"the backbone {name}", ignore=_classifier(network))
+    return Backbone(name, network, spec)
+
+
+def _is_lite0(name: str) -> bool:
+    return _ALIASES.get(name, name) == "tf_efficientnet_lite0"
+
+
+def _read(name: str, weights: str | Path) -> dict[str, Tensor] | None:
+    """The state dict that was asked for, None for random weights and for those that timm fetches."""
+    if weights == "auto" and _is_lite0(name):
+        return lite0_weights.to_timm_names(read_weights(lite0_weights.weights_file()))
+    if weights == "none" or (weights == "auto" and name in _FROM_SCRATCH):
+        return None
+    if weights == "auto" or (weights == "timm" and name in _OURS):
+        there = ["'timm' to download them"] if name not in _OURS else []
+        ways = ", ".join([*there, "a file", "or 'none' for a random start"])
+        raise ValueError(f"no weights of {name} come with a package; set weights to {ways}")
+    if weights == "timm":
+        return None
+    state = read_weights(Path(weights))
+    return lite0_weights.to_timm_names(state) if lite0_weights.has_source_names(state) else state
+
+
+def _create_timm(name: str, pretrained: bool) -> nn.Module:
+    for any_size in _ANY_SIZE:
+        try:
+            return timm.create_model(name, num_classes=0, pretrained=pretrained, **any_size)
+        except TypeError as error:
+            if not any_size or next(iter(any_size)) not in str(error):
+                raise
+        except RuntimeError as error:
+            raise ValueError(f"timm cannot create {name}: {error}") from error
+        except OSError as error:
+            raise OSError(f"timm could not fetch the weights of {name}: {error}") from error
+    raise AssertionError("the last way asks for nothing special")
+
+
+def _classifier(network: nn.Module) -> tuple[str, ...]:
+    """The prefixes that a file may have and a network without a classifier has not."""
+    names = getattr(network, "classifier", None)
+    if not isinstance(names, (str, tuple)):
+        names = getattr(network, "default_cfg", {}).get("classifier") or ()
+    return (names,) if isinstance(names, str) else tuple(names)

@@ -1,0 +1,200 @@
+"""The Embedder: pictures -> vectors, by backbone and head.
+
+    tokens = backbone(images)                       (B, N, C), local features
+    vector = normalise(pool(tokens @ projection^T)) (B, D)
+
+The projection is a 1x1 convolution without bias, so prototypes and local features live in the space of the embedding.
+The head is a module of its own because a frozen backbone needs to run only once: the head then trains from its tokens.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, get_args, overload
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from lookalike import pooling as poolings
+from lookalike.checks import check_count
+from lookalike.geometry import clip
+from lookalike.input_spec import InputSpec
+from lookalike.models.backbone import Backbone, in_eval_mode
+from lookalike.models.backbones import create_backbone
+from lookalike.models.projection import ProjectionStart, median_norm, principal_projection
+from lookalike.pooling import Pooled
+
+Normalise = Literal["l2", "clip", "none"]
+FORMAT = 1  # of the settings
+
+
+class Explanation(NamedTuple):
+    """What an Embedder saw in pictures (B, 3, H, W)."""
+
+    vector: Tensor  # (B, D)
+    weights: Tensor  # (B, N), rows sum to 1
+    attributes: Tensor  # (B, m)
+    grid: tuple[int, int]  # the N places row by row, H' * W' = N
+
+    @property
+    def heat_maps(self) -> Tensor:
+        """The weights in their places, (B, H', W')."""
+        return self.weights.unflatten(1, self.grid)
+
+
+class Head(nn.Module):
+    """Local features (B, N, C) -> vectors (B, D).
+
+    channels: C.  dim: D, or None for no projection (D = C).  pooling: its name, with ``pooling_settings``.
+    normalise: "l2": onto the unit sphere; "clip": into the unit ball, u / max(1, ||u||); "none".
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        dim: int | None = 128,
+        pooling: str = "gsp",
+        pooling_settings: Mapping[str, Any] | None = None,
+        normalise: Normalise = "l2",
+    ) -> None:
+        super().__init__()
+        check_count("channels", channels)
+        if dim is not None:
+            check_count("dim", dim)
+        if normalise not in get_args(Normalise):
+            raise ValueError(f"normalise must be one of {', '.join(get_args(Normalise))}, got {normalise!r}")
+        self.channels, self.dim = channels, channels if dim is None else dim
+        self.normalise: Normalise = normalise
+        self.projection = None if dim is None else nn.Linear(channels, dim, bias=False)
+        self.pooling = poolings.create(pooling, dim=self.dim, **(pooling_settings or {}))
+
+    @overload
+    def forward(self, tokens: Tensor, mask: Tensor | None = None, *, details: Literal[False] = False) -> Tensor: ...
+    @overload
+    def forward(self, tokens: Tensor, mask: Tensor | None = None, *, details: Literal[True]) -> Pooled: ...
+    def forward(self, tokens: Tensor, mask: Tensor | None = None, *, details: bool = False) -> Tensor | Pooled:
+        """Tokens (B, N, C), mask (B, N) True where present -> (B, D), or ``Pooled``; in fp32 also under autocast."""
+        if details:
+            pooled = self.pooling(self.project(tokens), mask, details=True)
+            return Pooled(self._normalised(pooled.vector), pooled.weights, pooled.attributes)
+        return self._normalised(self.pooling(self.project(tokens), mask))
+
+    def project(self, tokens: Tensor) -> Tensor:
+        """(..., C) -> (..., D), in fp32 or better: the pooled vector is not to be rounded on the way."""
+        if tokens.shape[-1] != self.channels:
+            raise ValueError(f"expected local features (..., {self.channels}), got {tuple(tokens.shape)}")
+        if self.projection is not None:
+            if not torch.is_autocast_enabled(tokens.device.type):
+                tokens = tokens.to(self.projection.weight.dtype)  # a cache may hold them in half precision
+            tokens = self.projection(tokens)
+        return tokens if tokens.dtype == torch.float64 else tokens.float()
+
+    @torch.no_grad()
+    def median_norm(self, tokens: Tensor) -> float:
+        """The median norm of local features (..., C) once projected. GSP tells them apart from about 1 on."""
+        return median_norm(self.project(tokens))
+
+    @torch.no_grad()
+    def start_from_pca(
+        self,
+        local: Tensor,
+        averages: Tensor | None = None,
+        *,
+        scale_to_median_norm: float | None = 2.0,
+        centred: bool = False,
+    ) -> ProjectionStart:
+        """Start the projection from data: ``principal_projection``, of which this takes all arguments."""
+        if self.projection is None:
+            raise ValueError("there is no projection to start: the head was made with dim=None")
+        start = principal_projection(
+            local, averages, self.dim, scale_to_median_norm=scale_to_median_norm, centred=centred
+        )
+        self.projection.weight.copy_(start.weight)  # in place: an optimiser may hold this very Parameter
+        return start
+
+    def extra_repr(self) -> str:
+        return f"normalise={self.normalise!r}"
+
+    def _normalised(self, vectors: Tensor) -> Tensor:
+        if self.normalise == "l2":
+            return normalize(vectors, dim=-1)
+        return clip(vectors) if self.normalise == "clip" else vectors
+
+
+class Embedder(nn.Module):
+    """Pictures (B, 3, H, W), prepared as ``input_spec`` says, -> vectors (B, D).
+
+    backbone: one from ``create_backbone``, or a name for it.  dim, pooling, pooling_settings, normalise: see ``Head``.
+    input_spec: where pictures are to be prepared otherwise than the backbone asks, in another size, say.
+
+    >>> embedder = Embedder("resnet20", dim=8, pooling="gsp", pooling_settings={"num_prototypes": 4})
+    >>> embedder(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 8])
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone | str,
+        dim: int | None = 128,
+        pooling: str = "gsp",
+        pooling_settings: Mapping[str, Any] | None = None,
+        normalise: Normalise = "l2",
+        input_spec: InputSpec | None = None,
+    ) -> None:
+        super().__init__()
+        self._settings = {
+            "dim": dim,
+            "pooling": {"name": pooling, "settings": _plain(pooling_settings or {})},
+            "normalise": normalise,
+        }
+        self.backbone = create_backbone(backbone) if isinstance(backbone, str) else backbone
+        self.head = Head(self.backbone.channels, dim, pooling, pooling_settings, normalise)
+        self.input_spec = input_spec or self.backbone.spec
+
+    @overload
+    def forward(self, images: Tensor, *, details: Literal[False] = False) -> Tensor: ...
+    @overload
+    def forward(self, images: Tensor, *, details: Literal[True]) -> Pooled: ...
+    def forward(self, images: Tensor, *, details: bool = False) -> Tensor | Pooled:
+        """(B, 3, H, W) -> (B, D), or ``Pooled`` with the weights (B, N) and attributes of the same pass."""
+        return self.head(self.backbone(images), details=details)
+
+    @torch.no_grad()
+    def explain(self, images: Tensor) -> Explanation:
+        """Where the vectors of pictures (B, 3, H, W) come from, for people: no gradients, eval mode."""
+        with in_eval_mode(self):
+            maps = self.backbone.maps(images)
+            pooled = self.head(maps.flatten(1, 2), details=True)
+        return Explanation(pooled.vector, pooled.weights, pooled.attributes, (maps.shape[1], maps.shape[2]))
+
+    def settings(self) -> dict[str, Any]:
+        """All that ``from_settings`` needs to build it again, as JSON holds it."""
+        backbone, spec = self.backbone.name, self.input_spec.to_dict()
+        return {"format": FORMAT, "backbone": backbone, **_plain(self._settings), "input": spec}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> "Embedder":
+        """The Embedder of these settings, with random weights."""
+        if settings.get("format") != FORMAT:
+            raise ValueError(f"the settings must have the format {FORMAT}, got {settings.get('format')!r}")
+        expected = {"format", "backbone", "dim", "pooling", "normalise", "input"}
+        if set(settings) != expected:
+            missing, unknown = sorted(expected - set(settings)), sorted(set(settings) - expected)
+            raise ValueError(f"the settings of a model do not fit: missing {missing}, unknown {unknown}")
+        return cls(
+            create_backbone(settings["backbone"], weights="none"),
+            settings["dim"],
+            settings["pooling"]["name"],
+            settings["pooling"]["settings"],
+            settings["normalise"],
+            InputSpec.from_dict(settings["input"]),
+        )
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy, of values that JSON gives back as they were."""
+    try:
+        copy: dict[str, Any] = json.loads(json.dumps(dict(settings), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"settings must be plain values that JSON can hold, got {settings}: {error}") from error
+    return copy

@@ -1,0 +1,81 @@
+"""A model on disk: ``model.json``, its settings, and ``model.safetensors``, its weights. Nothing to unpickle.
+
+Both are written beside their place and then moved there. A folder never holds settings of one model with weights of
+another: where the settings change, the old ones go before the new weights come.
+"""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from lookalike.models.embedder import FORMAT, Embedder
+from lookalike.models.weight_files import load_into, read_weights
+
+SETTINGS = "model.json"
+WEIGHTS = "model.safetensors"
+
+
+def save_model(embedder: Embedder, folder: str | Path) -> None:
+    """Write the model into the folder, whole or not at all; the folder is made if need be."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {name: value.detach().cpu().contiguous() for name, value in embedder.state_dict().items()}
+    text = json.dumps(embedder.settings(), indent=2) + "\n"
+    with TemporaryDirectory(dir=folder, prefix=".model-") as temporary:
+        save_file(state, Path(temporary) / WEIGHTS)
+        (Path(temporary) / SETTINGS).write_text(text, encoding="utf-8")
+        for name in (WEIGHTS, SETTINGS):
+            _flush(Path(temporary) / name)
+        if not _same_text(folder / SETTINGS, text):
+            (folder / SETTINGS).unlink(missing_ok=True)
+        for name in (WEIGHTS, SETTINGS):
+            (Path(temporary) / name).replace(folder / name)
+    _flush(folder)
+
+
+def load_model(folder: str | Path, device: torch.device | str | None = None) -> Embedder:
+    """The model that ``save_model`` wrote, in eval mode, on the CPU unless a device is named."""
+    folder = Path(folder)
+    for name in (SETTINGS, WEIGHTS):
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder} holds no model: there is no {name}")
+    embedder = _build(folder / SETTINGS)
+    load_into(embedder, read_weights(folder / WEIGHTS), what=f"the settings in {folder / SETTINGS}")
+    return embedder.to(device).eval() if device is not None else embedder.eval()
+
+
+def _build(path: Path) -> Embedder:
+    try:
+        settings: Any = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged or no settings of a model: {error}") from error
+    if not isinstance(settings, dict) or "format" not in settings or "backbone" not in settings:
+        raise ValueError(f"{path} holds no settings of a model")
+    if settings["format"] != FORMAT:
+        raise ValueError(f"{path} has the format {settings['format']!r}, this version reads {FORMAT}: update lookalike")
+    try:
+        return Embedder.from_settings(settings)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds settings that cannot be used: {error}") from error
+
+
+def _same_text(path: Path, text: str) -> bool:
+    with suppress(OSError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8") == text
+    return False
+
+
+def _flush(path: Path) -> None:
+    """To the disk itself, so that a power cut after the move finds what was moved."""
+    with suppress(PermissionError):  # Windows opens no folders
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

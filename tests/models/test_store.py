@@ -1,0 +1,127 @@
+"""A model comes back from disk as it went, or not at all."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from lookalike.models import Embedder, create_backbone, load_model, save_model, store
+
+K_CENTRE = {"num_prototypes": 4, "init": "k-centre", "memory": 12}
+
+
+def make(seed: int = 0, **settings) -> Embedder:  # type: ignore[no-untyped-def]
+    torch.manual_seed(seed)
+    return Embedder(create_backbone("resnet20"), **{"dim": 8, "pooling_settings": K_CENTRE, **settings})
+
+
+def test_round_trip_in_the_middle_of_the_warm_up(tmp_path: Path) -> None:
+    embedder = make()
+    images = torch.randn(8, 3, 32, 32)
+    embedder.train()(images)  # eight of twelve averages are stored, and batch norm has seen something
+    save_model(embedder, tmp_path / "new" / "run")
+    again = load_model(tmp_path / "new" / "run")
+    assert not again.training
+    assert again.settings() == embedder.settings()
+    for (name, value), (other, read) in zip(embedder.state_dict().items(), again.state_dict().items(), strict=True):
+        assert name == other
+        assert torch.equal(value, read), name
+    # Both go on alike: the next batch fills the memory and chooses the prototypes.
+    assert not again.head.pooling.ready
+    assert torch.equal(again.train()(images), embedder(images))
+    assert again.head.pooling.ready
+    assert torch.equal(again.head.pooling.prototypes, embedder.head.pooling.prototypes)
+
+
+def test_two_files_and_no_pickle(tmp_path: Path) -> None:
+    save_model(make(), tmp_path)
+    save_model(make(1), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.json", "model.safetensors"]
+    assert json.loads((tmp_path / "model.json").read_text())["pooling"] == {"name": "gsp", "settings": K_CENTRE}
+
+
+@pytest.mark.parametrize("fails_at", ["save_file", "_flush"])
+def test_what_fails_half_way_leaves_the_old_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
+) -> None:
+    save_model(make(0), tmp_path)
+
+    def fail(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(store, fails_at, fail)
+    with pytest.raises(OSError, match="full"):
+        save_model(make(1, dim=4), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.json", "model.safetensors"]
+    kept = load_model(tmp_path).state_dict()
+    assert all(torch.equal(value, kept[name]) for name, value in make(0).state_dict().items())
+
+
+def test_settings_are_never_left_with_the_weights_of_another_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same shapes, other settings, and a crash between the two moves."""
+    save_model(make(0, normalise="l2"), tmp_path)
+    replace = Path.replace
+
+    def crash(self: Path, target: Path) -> Path:
+        if target.name == "model.json":
+            raise OSError("power cut")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", crash)
+    with pytest.raises(OSError, match="power cut"):
+        save_model(make(1, normalise="clip"), tmp_path)
+    with pytest.raises(ValueError, match=r"no model.json"):
+        load_model(tmp_path)
+
+
+def damage(folder: Path, what: str) -> None:
+    settings, weights = folder / "model.json", folder / "model.safetensors"
+    values = json.loads(settings.read_text())
+    if what == "no weights":
+        weights.unlink()
+    elif what == "cut weights":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    elif what == "foreign weights":
+        weights.write_bytes(b"\x80\x04 a pickle")
+    elif what == "cut settings":
+        settings.write_text(settings.read_text()[:-20])
+    elif what == "foreign settings":
+        settings.write_text("[1, 2]")
+    elif what == "newer format":
+        settings.write_text(json.dumps({**values, "format": 99}))
+    elif what == "other shapes":
+        settings.write_text(json.dumps({**values, "dim": 9}))
+    elif what == "unknown backbone":
+        settings.write_text(json.dumps({**values, "backbone": "resnet2O"}))
+    elif what == "unknown pooling setting":
+        settings.write_text(json.dumps({**values, "pooling": {"name": "gsp", "settings": {"kep": 1}}}))
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("no weights", "there is no model.safetensors"),
+        ("cut weights", "cannot be read as weights"),
+        ("foreign weights", "cannot be read as weights"),
+        ("cut settings", "model.json is damaged"),
+        ("foreign settings", "no settings of a model"),
+        ("newer format", "has the format 99, this version reads 1"),
+        ("other shapes", r"do not fit the settings.*of another shape"),
+        ("unknown backbone", "no backbone is called"),
+        ("unknown pooling setting", "kep"),
+    ],
+)
+def test_what_cannot_be_loaded_gets_one_clear_error(tmp_path: Path, what: str, message: str) -> None:
+    save_model(make(), tmp_path)
+    damage(tmp_path, what)
+    with pytest.raises(ValueError, match=message) as caught:
+        load_model(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no model"):
+        load_model(tmp_path / "nowhere")
