@@ -6,7 +6,7 @@ For evaluation the shorter side is resized to ``resize``, then the middle ``size
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from lookalike.checks import check_count, check_range
@@ -55,6 +55,14 @@ class InputSpec:
     def resize_to(self) -> int:
         """The shorter side before the centre crop."""
         return round(self.size * 256 / 227) if self.resize is None else self.resize
+
+    def resized(self, size: int) -> "InputSpec":
+        """The same for another side, with the centre crop in proportion.
+
+        >>> InputSpec(size=224, resize=256).resized(112).resize_to
+        128
+        """
+        return replace(self, size=size, resize=round(size * self.resize_to / self.size))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""

@@ -25,7 +25,7 @@ EXAMPLE = "lookalike evaluate runs/mine other_pictures/ --json"
 
 @dataclass
 class EvaluateSettings:
-    run: Path | None = setting(None, "folder of a run")
+    run: Path | None = setting(None, "folder of a run, or the name of a backbone to measure its own averaged features")
     data: str | None = setting(None, "a folder of class folders, a CSV, a benchmark's folder or name:folder, or glyphs")
     split: Literal["auto", "train", "validation", "test", "all"] = setting(
         "auto", "auto: test if the data have it, else all"
@@ -33,6 +33,7 @@ class EvaluateSettings:
     ks: list[int] = setting(None, "K of R@K; null: 1, 2, 4, 8")
     strict: bool = setting(False, "fail if any picture cannot be read, instead of leaving it out")
     workers: int | None = setting(None, "processes that read pictures; null: by the number of cores")
+    size: int | None = setting(None, "side of the input of a backbone given by name")
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
 
     def __post_init__(self) -> None:
@@ -53,9 +54,7 @@ def run(argv: list[str]) -> int:
     )
     if settings.run is None or settings.data is None:
         raise UsageError("say which model on which data: lookalike evaluate RUN DATA")
-    from lookalike.trained import load
-
-    model = load(settings.run, settings.device)
+    model = _model(settings.run, settings)
     pictures = data.load(settings.data, strict=settings.strict, progress=True)
     problems = [list(problem) for problem in pictures.problems]
     pictures, split = _choose(pictures, settings.split)
@@ -75,6 +74,16 @@ def run(argv: list[str]) -> int:
     }
     print(json.dumps(report) if as_json else _text(report, figures, pictures))
     return 0
+
+
+def _model(run: Path, settings: EvaluateSettings) -> Any:
+    from lookalike import models, trained  # late: --help need not wait for all that they load
+
+    if not run.exists() and models.is_backbone(str(run)):
+        return trained.untrained(str(run), size=settings.size, device=settings.device)
+    if settings.size is not None:
+        raise UsageError("--size goes with a backbone given by name; a run knows its own")
+    return trained.load(run, settings.device)
 
 
 def _choose(pictures: Pictures, split: str) -> tuple[Pictures, str]:

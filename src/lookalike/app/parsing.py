@@ -67,7 +67,8 @@ def _parser(kind: type[Any], prog: str, description: str, example: str, position
         explanation = entry.metadata["help"]
         default = entry.default if entry.default_factory is MISSING else entry.default_factory()
         if entry.name in positional:
-            parser.add_argument(entry.name, nargs="?", metavar=entry.name.upper(), help=explanation)
+            name, kind_of = entry.name, types[entry.name]
+            parser.add_argument(name, nargs="?", type=kind_of, metavar=name.upper(), help=explanation)
         elif bool in (types[entry.name], *get_args(types[entry.name])):
             option = f"--{entry.name.replace('_', '-')}"
             parser.add_argument(option, action=ActionYesNo(no_prefix="no-"), default=default, help=explanation)

@@ -1,7 +1,7 @@
 """Models: pictures -> vectors. Backbones and their weights, the Embedder, its file, and what of it trains."""
 
 from lookalike.models.backbone import Backbone
-from lookalike.models.backbones import create_backbone, default_backbone, names
+from lookalike.models.backbones import create_backbone, default_backbone, is_backbone, names, starts_random
 from lookalike.models.embedder import Embedder, Explanation, Head
 from lookalike.models.freezing import freeze, freeze_batch_norm, parameter_groups, train_last_stages
 from lookalike.models.projection import ProjectionStart, median_norm, principal_projection
@@ -17,11 +17,13 @@ __all__ = [
     "default_backbone",
     "freeze",
     "freeze_batch_norm",
+    "is_backbone",
     "load_model",
     "median_norm",
     "names",
     "parameter_groups",
     "principal_projection",
     "save_model",
+    "starts_random",
     "train_last_stages",
 ]

@@ -41,6 +41,16 @@ def default_backbone(device: torch.device | str | None = None) -> str:  # noqa: 
     return "efficientnet_lite0"
 
 
+def is_backbone(name: str) -> bool:
+    """Whether ``create_backbone`` knows the name."""
+    return name in _OURS or timm.is_model(_ALIASES.get(name, name))
+
+
+def starts_random(name: str, weights: str | Path = "auto") -> bool:
+    """Whether ``create_backbone`` gives it random weights."""
+    return weights == "none" or (weights == "auto" and name in _FROM_SCRATCH)
+
+
 def create_backbone(name: str, *, weights: str | Path = "auto") -> Backbone:
     """The backbone of that name.
 
@@ -53,7 +63,7 @@ def create_backbone(name: str, *, weights: str | Path = "auto") -> Backbone:
     """
     if not isinstance(name, str):
         raise TypeError(f"the name of a backbone must be a string, got {type(name).__name__}")
-    if name not in _OURS and not timm.is_model(_ALIASES.get(name, name)):
+    if not is_backbone(name):
         near = get_close_matches(name, [*names(), *timm.list_models()], n=4)
         hint = f"did you mean {', '.join(near)}?" if near else f"ours are {', '.join(names())}, the others timm's"
         raise ValueError(f"no backbone is called {name!r}; {hint}")
@@ -80,7 +90,7 @@ def _read(name: str, weights: str | Path) -> dict[str, Tensor] | None:
     """The state dict that was asked for, None for random weights and for those that timm fetches."""
     if weights == "auto" and _is_lite0(name):
         return lite0_weights.to_timm_names(read_weights(lite0_weights.weights_file()))
-    if weights == "none" or (weights == "auto" and name in _FROM_SCRATCH):
+    if starts_random(name, weights):
         return None
     if weights == "auto" or (weights == "timm" and name in _OURS):
         there = ["'timm' to download them"] if name not in _OURS else []

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from lookalike.models.embedder import FORMAT, Embedder
@@ -28,7 +29,10 @@ def save_model(embedder: Embedder, folder: str | Path) -> None:
     state = {name: value.detach().cpu().contiguous() for name, value in embedder.state_dict().items()}
     text = json.dumps(embedder.settings(), indent=2) + "\n"
     with TemporaryDirectory(dir=folder, prefix=".model-") as temporary:
-        save_file(state, Path(temporary) / WEIGHTS)
+        try:
+            save_file(state, Path(temporary) / WEIGHTS)
+        except SafetensorError as error:  # what it makes of a full disk
+            raise OSError(f"{folder / WEIGHTS} could not be written: {error}") from error
         (Path(temporary) / SETTINGS).write_text(text, encoding="utf-8")
         for name in (WEIGHTS, SETTINGS):
             _flush(Path(temporary) / name)

@@ -1,5 +1,6 @@
 """All that a run is made of, from its settings. What is wrong with them is found here, before anything is written."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,13 +11,14 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from lookalike import data, models, objectives
+from lookalike.data.files import reading_at_least
 from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
 from lookalike.models import Embedder
 from lookalike.training.display import Display
 from lookalike.training.features import FeatureCache, default_folder
 from lookalike.training.feeds import FeatureFeed, Feed, PictureFeed
-from lookalike.training.prepare import decide, divide, fingerprint, is_pretrained
+from lookalike.training.prepare import decide, divide, fingerprint
 from lookalike.training.run_folder import RunFolder, differences
 from lookalike.training.settings import Settings
 from lookalike.training.start import start_head
@@ -71,12 +73,15 @@ def assemble(settings: Settings, stop: StopRequest) -> Assembly:
     display = Display(stop, quiet=fabric.global_rank > 0, alone=fabric.world_size == 1)
     folder = RunFolder(Path(settings.out))
     previous = _on_first(fabric, lambda: _previous(folder, settings))
-    settings = _continued(previous, settings) if previous is not None else settings
+    if previous is not None:
+        settings = _as_decided(previous, settings)
 
     pictures = _load(fabric, settings)
     train, validation, notes = divide(pictures, settings)
-    pretrained = is_pretrained(settings.backbone, settings.weights)
+    pretrained = not models.starts_random(settings.backbone, settings.weights)
     settings, more = decide(settings, len(train.classes), pretrained=pretrained, has_gpu=fabric.device.type != "cpu")
+    if previous is not None and (changed := differences(previous, settings)):
+        raise ValueError(f"a run resumes with the settings it began with; changed are {', '.join(changed)}")
     fingerprints = [fingerprint(part) for part in (train, validation) if part is not None]
     state = folder.read_state() if previous is not None and folder.state_file.exists() else None
     if state is not None and state["data"] != fingerprints:
@@ -86,6 +91,9 @@ def assemble(settings: Settings, stop: StopRequest) -> Assembly:
 
     torch.manual_seed(settings.seed)
     embedder = create_embedder(settings)
+    enough = 2 * embedder.input_spec.resize_to
+    train = reading_at_least(train, enough)
+    validation = None if validation is None else reading_at_least(validation, enough)
     objective = objectives.create(
         settings.loss, len(train.classes), embedder.head.dim, preset=settings.preset, **settings.loss_settings
     )
@@ -121,16 +129,17 @@ def assemble(settings: Settings, stop: StopRequest) -> Assembly:
 
 def create_embedder(settings: Settings) -> Embedder:
     backbone = models.create_backbone(settings.backbone, weights=settings.weights)
-    spec = backbone.spec
-    size = settings.size or spec.size
-    resize = size if settings.crop == "none" else round(size * spec.resize_to / spec.size)
+    size = settings.size or backbone.spec.size
+    spec = backbone.spec.resized(size)
+    if settings.crop == "none":  # then nothing is cut off in evaluation either
+        spec = replace(spec, resize=size)
     embedder = Embedder(
         backbone,
         dim=settings.dim,
         pooling=settings.pooling,
         pooling_settings=settings.pooling_settings,
         normalise=settings.normalise,
-        input_spec=replace(spec, size=size, resize=resize),
+        input_spec=spec,
     )
     if settings.freeze_backbone:
         models.freeze(embedder.backbone)
@@ -184,12 +193,13 @@ def _launch(settings: Settings) -> Fabric:
     precision = settings.precision
     if precision == "auto":
         precision = "bf16-mixed" if settings.device != "cpu" and torch.cuda.is_available() else "32-true"
+    devices, nodes = settings.devices, settings.nodes
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # under torchrun, which has decided
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
+    strategy = "ddp" if devices * nodes > 1 else "auto"
     fabric = Fabric(
-        accelerator=settings.device,
-        devices=settings.devices,
-        num_nodes=settings.nodes,
-        strategy="ddp" if settings.devices * settings.nodes > 1 else "auto",
-        precision=precision,
+        accelerator=settings.device, devices=devices, num_nodes=nodes, strategy=strategy, precision=precision
     )
     fabric.launch()
     return fabric
@@ -222,14 +232,9 @@ def _previous(folder: RunFolder, settings: Settings) -> Settings | None:
     return None
 
 
-def _continued(previous: Settings, asked: Settings) -> Settings:
-    """What was decided then, with the settings of now that may change."""
-    open_then = {name: value for name, value in vars(previous).items() if getattr(asked, name) is None}
-    settings = replace(asked, **open_then)
-    changed = differences(previous, settings)
-    if changed:
-        raise ValueError(f"a run resumes with the settings it began with; changed are {', '.join(changed)}")
-    return settings
+def _as_decided(previous: Settings, asked: Settings) -> Settings:
+    """What is left open now is what was decided then."""
+    return replace(asked, **{n: value for n, value in vars(previous).items() if getattr(asked, n) in (None, "auto")})
 
 
 def _on_first(fabric: Fabric, work: Callable[[], T]) -> T:

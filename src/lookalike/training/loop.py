@@ -6,7 +6,7 @@ Weights are judged by ``monitor`` on what is held out, and the best are on disk 
 
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any, cast
@@ -151,23 +151,26 @@ class Run:
         """Measure, and keep the weights if they are the best so far."""
         progress, settings = self.progress, self.settings
         self._check_finite()
-        with self.mean.in_place() if self.mean is not None else nullcontext():
+        with self._judged_weights():
             figures = self._measure() if self.parts.validation is not None else {}
-            better = not figures or not progress.best or figures[settings.monitor] > progress.best[settings.monitor]
-            progress.evaluated = progress.step
-            progress.start = progress.start or figures
-            progress.waited = 0 if better else progress.waited + 1
-            if better:
-                progress.best, progress.best_step = figures, progress.step
-            if figures:
-                self.rates.report(figures[settings.monitor])
-                self._record(figures, "validation/")
-            self._save()
-            if better and self.parts.first:
-                save_model(self.parts.embedder, self.folder.path)
+        better = not figures or not progress.best or figures[settings.monitor] > progress.best[settings.monitor]
+        progress.evaluated = progress.step
+        progress.start = progress.start or figures
+        progress.waited = 0 if better else progress.waited + 1
+        if better:
+            progress.best, progress.best_step = figures, progress.step
         if figures:
+            self.rates.report(figures[settings.monitor])
+            self._record(figures, "validation/")
             mark = "  the best so far" if better and progress.step else ""
             self.display.say(f"step {progress.step:>6}  {_short(figures)}{mark}")
+        self._save()
+        if better:
+            self._save_model()
+
+    def _judged_weights(self) -> AbstractContextManager[None]:
+        """The weights that are measured and kept: the mean where there is one, else those that are trained."""
+        return self.mean.in_place() if self.mean is not None else nullcontext()
 
     def _measure(self) -> dict[str, float]:
         validation = self.parts.validation
@@ -268,6 +271,11 @@ class Run:
         self.folder.write_state(state)
         self.folder.write_metrics(self.progress.rows)
 
+    def _save_model(self) -> None:
+        if self.parts.first:
+            with self._judged_weights():
+                save_model(self.parts.embedder, self.folder.path)
+
     def _restore(self, state: dict[str, Any]) -> None:
         self.progress = Progress(**state["progress"])
         self.learner.module.load_state_dict(state["learner"])
@@ -280,9 +288,8 @@ class Run:
             state["summed"],
         )
         self.display.say(f"going on after step {self.progress.step}")
-        if self.parts.first and self.progress.best_step == self.progress.step == self.progress.evaluated:
-            with self.mean.in_place() if self.mean is not None else nullcontext():
-                save_model(self.parts.embedder, self.folder.path)  # it may have been stopped just before this
+        if self.progress.best_step == self.progress.step == self.progress.evaluated:
+            self._save_model()  # it may have been broken off just before this
 
     def _finish(self, ending: str) -> dict[str, Any]:
         progress = self.progress

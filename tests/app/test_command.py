@@ -1,0 +1,174 @@
+"""The command as people type it, mostly in this process."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from lookalike.app import main
+
+QUICK = [
+    *("--backbone", "resnet20", "--dim", "16", "--pooling-settings", "{num_prototypes: 8, memory: 64}"),
+    *("--steps", "4", "--batch-size", "8", "--per-class", "2", "--evaluate-every", "2", "--workers", "0", "--device", "cpu"),
+]
+
+
+@pytest.fixture(scope="module")
+def run(class_folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "mine"
+    assert main(["train", str(class_folders), "--out", str(out), *QUICK]) == 0
+    return out
+
+
+def test_train_says_what_came_of_it(class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    assert main(["train", str(class_folders), "--out", str(out), *QUICK]) == 0
+    said = capsys.readouterr()
+    assert "all steps are done after 4 steps" in said.out
+    assert "at the start" in said.out
+    assert f"next: lookalike evaluate {out}" in said.out
+    assert "holding out 16 of 2" in said.err
+    assert main(["train", str(class_folders), "--out", str(out), *QUICK]) == 2
+    assert "--resume goes on with it" in capsys.readouterr().err
+    assert main(["train", "--out", str(out), "--resume", "--steps", "6", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 6
+
+
+def test_evaluate(run: Path, class_folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(run), str(class_folders), "--json", "--workers", "0"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["pictures"] == report["queries"] == 64
+    assert report["classes_seen_in_training"] == 6
+    assert 0 < report["MAP@R"] <= report["P@1"] <= 1
+    assert main(["evaluate", str(run), str(class_folders), "--workers", "0", "--ks", "[1, 3]"]) == 0
+    text = capsys.readouterr().out
+    assert "64 pictures of 8 classes" in text
+    assert "R@3" in text
+
+
+def test_queries_are_compared_with_the_gallery(
+    run: Path, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        (str(class_folders / f"class{c}" / f"{i}.png"), f"class{c}", "query" if i < 2 else "gallery")
+        for c in range(4)
+        for i in range(6)
+    ]
+    with (tmp_path / "list.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "label", "role"), *rows])
+    assert main(["evaluate", str(run), str(tmp_path / "list.csv"), "--json", "--workers", "0"]) == 0
+    assert json.loads(capsys.readouterr().out)["queries"] == 8
+    assert main(["evaluate", str(run), str(tmp_path / "list.csv"), "--workers", "0"]) == 0
+    assert "8 queries against a gallery of 16" in capsys.readouterr().out
+
+
+def test_broken_pictures_are_listed_or_refused(
+    run: Path, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        (tmp_path / f"c{number}").mkdir()
+        for picture in range(3):
+            whole = (class_folders / f"class{number}" / f"{picture}.png").read_bytes()
+            (tmp_path / f"c{number}" / f"{picture}.png").write_bytes(whole)
+    (tmp_path / "c0" / "empty.png").write_bytes(b"")
+    (tmp_path / "c1" / "torn.png").write_bytes(whole[: len(whole) // 2])
+    assert main(["evaluate", str(run), str(tmp_path), "--workers", "0"]) == 0
+    said = capsys.readouterr().out
+    assert "2 pictures cannot be read" in said
+    assert "empty.png" in said
+    assert "torn.png" in said
+    assert main(["evaluate", str(run), str(tmp_path), "--strict"]) == 2
+    assert "2 pictures that cannot be used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet"])
+def test_embed(run: Path, class_folders: Path, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / f"vectors{suffix}"
+    assert main(["embed", str(run), str(class_folders), "--out", str(out), "--workers", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pictures"] == 64
+    if suffix == ".npy":
+        vectors = np.load(out)
+        with out.with_suffix(".csv").open(newline="") as file:
+            paths = [row["path"] for row in csv.DictReader(file)]
+    else:
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(out)
+        vectors, paths = np.stack(table["vector"].to_numpy()), table["path"].to_pylist()
+    assert vectors.shape == (64, 16)
+    import lookalike
+
+    np.testing.assert_allclose(vectors[9], lookalike.load(run).embed(class_folders / paths[9])[0], atol=1e-5)
+    assert main(["embed", str(run), str(class_folders), "--out", str(out)]) == 2
+    assert "exists: choose another --out" in capsys.readouterr().err
+
+
+def test_embed_takes_pictures_without_classes(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "flat").mkdir()
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "flat" / "a.jpg")
+    assert main(["embed", str(run), str(tmp_path / "flat"), "--out", str(tmp_path / "v.npy"), "--workers", "0"]) == 0
+    assert np.load(tmp_path / "v.npy").shape == (1, 16)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "there is no command 'trian' (did you mean 'train'?)"),
+        (["train", "x", "--poling", "gsp"], "there is no option --poling (did you mean '--pooling'?)"),
+        (["train", "x", "--crop", "aera"], "crop must be one of area, pixels, none, got aera (did you mean 'area'?)"),
+        (["train", "x", "--steps", "many"], "steps"),
+        (["train", "x"], "say where the run is to be left: --out RUN"),
+        (["train", "--out", "RUN"], "a run needs data"),
+        (["train", "x", "y"], "there is one word too many: 'y'"),
+        (["train", "nowhere", "--out", "RUN"], "there is no folder, CSV or data set 'nowhere'"),
+        (["evaluate", "nowhere", "x"], "nowhere holds no model"),
+        (["evaluate", "nowhere"], "say which model on which data"),
+        (["embed", "a", "b", "--out", "c.txt"], "--out must end in .npy or .parquet"),
+        (["datasets", "chek", "x"], "there is no 'datasets chek' (did you mean 'check'?)"),
+        (["train", "x", "--config", "missing.yaml"], "missing.yaml"),
+    ],
+)
+def test_bad_usage_gets_one_clear_line(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_settings_from_a_file_and_from_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "pictures", "--steps", "7", "--no-flip", "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert "# training steps at most" in printed
+    Path("mine.yaml").write_text(printed)
+    assert main(["train", "--config", "mine.yaml", "--lr", "0.5", "--print-config"]) == 0
+    values = yaml.safe_load(capsys.readouterr().out)
+    assert (values["data"], values["steps"], values["flip"], values["lr"]) == ("pictures", 7, False, 0.5)
+    Path("wrong.yaml").write_text("poling: gsp\n")
+    assert main(["train", "pictures", "--config", "wrong.yaml"]) == 2
+    assert "there is no setting 'poling' (did you mean 'pooling'?)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate", "embed", "datasets"])
+def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert f"example: lookalike {name}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_datasets(class_folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["datasets", "--json"]) == 0
+    assert {"cub", "cars", "sop", "inshop"} <= {row["name"] for row in json.loads(capsys.readouterr().out)}
+    assert main(["datasets"]) == 0
+    assert "CUB-200-2011" in capsys.readouterr().out
+    assert main(["datasets", "check", str(class_folders), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["figures"]

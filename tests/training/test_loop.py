@@ -1,0 +1,260 @@
+"""Whole runs on small pictures: what they leave, how they go on after anything, and what they say when they cannot."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import lookalike
+from lookalike.training import RunFailed, Settings, Stopped, train
+from lookalike.training.loop import Run
+
+
+def settings(data: Path, out: Path, **changes: object) -> Settings:
+    quick = {
+        "backbone": "resnet20",
+        "dim": 16,
+        "pooling_settings": {"num_prototypes": 8, "memory": 64},
+        "steps": 12,
+        "batch_size": 8,
+        "per_class": 2,
+        "evaluate_every": 4,
+        "save_every": 2,
+        "log_every": 3,
+        "workers": 0,
+        "device": "cpu",
+        "cache": out.parent / "cache",
+    }
+    return Settings(data=str(data), out=out, **{**quick, **changes})
+
+
+VARIANTS = {
+    "gsp": {},
+    "average, all the rest": {
+        "pooling": "average",
+        "pooling_settings": {},
+        "ema": 0.9,
+        "schedule": "plateau",
+        "accumulate": 2,
+        "loss": "proxy-anchor",
+        "per_class": 1,
+        "optimiser": "adamw",
+    },
+    "frozen": {"freeze_backbone": True, "start": "pca", "views": 2},
+}
+
+
+def final(out: Path) -> dict[str, torch.Tensor]:
+    """All that decides how a run would go on, as tensors by name."""
+    state = torch.load(out / "state" / "last.pt", weights_only=True)
+    tensors = {f"learner {name}": value for name, value in state["learner"].items()}
+    for number, values in state["optimiser"]["state"].items():
+        tensors |= {f"optimiser {number} {name}": value for name, value in values.items()}
+    tensors |= {f"best {name}": value for name, value in load_file(out / "model.safetensors").items()}
+    rows = [{name: value for name, value in row.items() if name not in ("seconds", "pictures/s")} for row in state["progress"]["rows"]]
+    tensors["rows"] = torch.frombuffer(bytearray(json.dumps([rows, state["rates"]]).encode()), dtype=torch.uint8)
+    return tensors
+
+
+def assert_same(one: Path, other: Path) -> None:
+    first, second = final(one), final(other)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_run_that_was_broken_off_goes_on_bit_for_bit(
+    variant: str, class_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = VARIANTS[variant]
+    train(settings(class_folders, tmp_path / "whole", **changes))
+    broken = tmp_path / "broken"
+    step = Run._step
+    for breaking in (1, 3, 4, 7, 11):  # before the first state, between states, after an evaluation, near the end
+
+        def until(self: Run, batches: object, last: int = breaking) -> None:
+            if self.progress.step == last:
+                raise MemoryError("broken off")
+            step(self, batches)
+
+        monkeypatch.setattr(Run, "_step", until)
+        with pytest.raises(MemoryError):
+            train(settings(class_folders, broken, resume=True, **changes))
+    monkeypatch.setattr(Run, "_step", step)
+    train(settings(class_folders, broken, resume=True, **changes))
+    assert_same(tmp_path / "whole", broken)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_stops_when_asked_and_goes_on_bit_for_bit(
+    number: int, class_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(settings(class_folders, tmp_path / "whole"))
+    step = Run._step
+
+    def signalled(self: Run, batches: object) -> None:
+        step(self, batches)
+        if self.progress.step == 5:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Run, "_step", signalled)
+    with pytest.raises(Stopped):
+        train(settings(class_folders, tmp_path / "stopped"))
+    assert "stopped after step 5 and saved" in capsys.readouterr().err
+    monkeypatch.setattr(Run, "_step", step)
+    train(settings(class_folders, tmp_path / "stopped", resume=True))
+    assert_same(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_what_a_run_leaves(class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    figures = train(settings(class_folders, out))
+    assert json.loads((out / "figures.json").read_text()) == figures
+    assert figures["steps"] == 12
+    assert {"settings.yaml", "data.json", "model.json", "model.safetensors", "metrics.csv", "figures.json"} <= {
+        path.name for path in out.iterdir()
+    }
+    assert list(out.glob("events*"))
+    assert not [path for path in out.rglob("*") if path.name.startswith(".")]  # nothing half-written
+    rows = (out / "metrics.csv").read_text().splitlines()
+    assert rows[0].startswith("step,seconds,")
+    assert [row.split(",")[0] for row in rows[1:]] == ["0", "3", "4", "6", "8", "9", "12"]
+    said = capsys.readouterr().err
+    assert "training on 48 pictures of 6 classes, holding out 16 of 2" in said
+    vectors = lookalike.load(out).embed([class_folders / "class0" / "0.png"])
+    assert vectors.shape == (1, 16)
+    assert abs((vectors**2).sum() - 1) < 1e-5
+
+
+def test_training_helps(class_folders: Path, tmp_path: Path) -> None:
+    figures = train(settings(class_folders, tmp_path / "run", steps=60, evaluate_every=20, patience=None))
+    assert figures["best"]["MAP@R"] > figures["start"]["MAP@R"]
+
+
+def test_the_start_is_kept_where_nothing_is_better(class_folders: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    figures = train(settings(class_folders, out, freeze_backbone=True, start="pca", lr=1e-12, steps=4))
+    assert figures["best_step"] == 0
+    assert figures["best"] == figures["start"]
+
+
+def test_early_stopping(class_folders: Path, tmp_path: Path) -> None:
+    figures = train(settings(class_folders, tmp_path / "run", lr=1e-12, patience=2, steps=1000))
+    assert figures["steps"] == 8
+    assert figures["ending"] == "no better MAP@R in 2 evaluations"
+
+
+def test_a_new_run_never_writes_into_what_is_there(class_folders: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mine"
+    out.mkdir()
+    (out / "letter.txt").write_text("dear")
+    with pytest.raises(ValueError, match="exists and is not empty: choose another --out"):
+        train(settings(class_folders, out))
+    with pytest.raises(ValueError, match="exists and is not empty: choose another --out"):
+        train(settings(class_folders, out, resume=True))
+    assert [path.name for path in out.iterdir()] == ["letter.txt"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss": "contrastiv"}, "did you mean 'contrastive'"),
+        ({"pooling": "gps"}, "no pooling is called 'gps'"),
+        ({"backbone": "resnet21"}, "no backbone is called 'resnet21'"),
+        ({"loss_settings": {"margin": 1}}, "contrastive-distance has no setting 'margin'"),
+        ({"pooling_settings": {"keep": 2.0}}, "keep must be in"),
+        ({"data": "nowhere"}, "there is no folder, CSV or data set 'nowhere'"),
+        ({"batch_size": 7}, "batch_size must be a multiple of per_class"),
+    ],
+)
+def test_bad_settings_leave_nothing_behind(
+    changes: dict[str, object], message: str, class_folders: Path, tmp_path: Path
+) -> None:
+    asked = settings(class_folders, tmp_path / "run")
+    for name, value in changes.items():
+        setattr(asked, name, value)
+    with pytest.raises(ValueError, match=message):
+        train(asked)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_last_good_state(
+    class_folders: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(RunFailed, match="is not finite any more around step"):
+        train(settings(class_folders, out, lr=1e30, clip_norm=None, optimiser="sgd", normalise="none"))
+    for name, value in final(out).items():
+        assert value.float().isfinite().all(), name
+
+
+def test_a_folder_that_vanishes_is_named_and_the_state_is_whole(
+    class_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures, out = tmp_path / "pictures", tmp_path / "run"
+    shutil.copytree(class_folders, pictures)
+    step = Run._step
+
+    def vanishing(self: Run, batches: object) -> None:
+        if self.progress.step == 5:
+            shutil.move(pictures, tmp_path / "elsewhere")
+        step(self, batches)
+
+    monkeypatch.setattr(Run, "_step", vanishing)
+    with pytest.raises(RunFailed, match=r"\d\.png.*\n.*the last saved state is whole"):
+        train(settings(pictures, out))
+    monkeypatch.setattr(Run, "_step", step)
+    shutil.move(tmp_path / "elsewhere", pictures)
+    train(settings(pictures, out, resume=True))
+    train(settings(pictures, tmp_path / "whole"))
+    assert_same(tmp_path / "whole", out)
+
+
+def test_a_disk_that_fills_up_leaves_the_last_good_state(
+    class_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    step = Run._step
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def filling(self: Run, batches: object) -> None:
+        step(self, batches)
+        if self.progress.step == 5:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
+
+    monkeypatch.setattr(Run, "_step", filling)
+    try:
+        with pytest.raises(RunFailed, match="the last saved state is whole"):
+            train(settings(class_folders, out))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert torch.load(out / "state" / "last.pt", weights_only=True)["progress"]["step"] == 4
+    monkeypatch.setattr(Run, "_step", step)
+    train(settings(class_folders, out, resume=True))
+    train(settings(class_folders, tmp_path / "whole"))
+    assert_same(tmp_path / "whole", out)
+
+
+def test_other_settings_or_other_data_do_not_resume(class_folders: Path, tmp_path: Path) -> None:
+    pictures, out = tmp_path / "pictures", tmp_path / "run"
+    shutil.copytree(class_folders, pictures)
+    train(settings(pictures, out, steps=4))
+    with pytest.raises(ValueError, match="changed are seed: 0 -> 1"):
+        train(settings(pictures, out, resume=True, seed=1))
+    (pictures / "class0" / "0.png").unlink()
+    with pytest.raises(ValueError, match="is not what it was when the run"):
+        train(settings(pictures, out, resume=True, steps=8))
+
+
+def test_more_steps_can_be_asked_for_later(class_folders: Path, tmp_path: Path) -> None:
+    train(settings(class_folders, tmp_path / "at once", steps=8))
+    train(settings(class_folders, tmp_path / "later", steps=4))
+    train(settings(class_folders, tmp_path / "later", steps=8, resume=True))
+    assert_same(tmp_path / "at once", tmp_path / "later")
