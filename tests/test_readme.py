@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from lookalike.app import main
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_in_the_page_runs(page: Path) -> None:
+def test_python_in_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     scope: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
         exec(compile(block, str(page), "exec"), scope)
@@ -27,6 +30,17 @@ def test_links_and_pictures_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).is_file(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_in_the_page_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in re.findall(r"(lookalike(?:\.app)? \w+ [^\n`#]*--[^\n`#]*)", page.read_text()):
+        command, *words = line.removeprefix("lookalike").removeprefix(".app").split()
+        main([command, "--help"])
+        known = set(re.findall(r"--[\w-]+", capsys.readouterr().out))
+        for word in words:
+            if word.startswith("--"):
+                assert re.match(r"--[\w-]+", word)[0] in known, line  # type: ignore[index]
 
 
 def test_make_targets_of_the_readme_exist() -> None:

@@ -1,7 +1,7 @@
 """A trained model, ready for use: ``lookalike.load(run).embed(pictures)``."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from lookalike.checks import check_count
 from lookalike.data.files import reading_at_least
-from lookalike.data.loading import evaluation_loader
+from lookalike.data.loading import evaluation_batch, evaluation_loader
 from lookalike.data.pictures import Pictures
 from lookalike.data.reading import as_rgb, read_picture
 from lookalike.data.transforms import evaluation_transform
-from lookalike.models import Embedder, load_model
+from lookalike.models import Embedder, create_backbone, load_model
 from lookalike.training.evaluation import distance_for, embed
-
-BATCH = 64
 
 
 def load(run: str | Path, device: torch.device | str | None = None) -> "TrainedModel":
@@ -27,6 +26,14 @@ def load(run: str | Path, device: torch.device | str | None = None) -> "TrainedM
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return TrainedModel(load_model(run, device))
+
+
+def untrained(backbone: str, *, size: int | None = None, device: torch.device | str | None = None) -> "TrainedModel":
+    """A backbone as it comes, its local features averaged: what a trained model has to beat."""
+    network = create_backbone(backbone)
+    spec = network.spec if size is None else network.spec.resized(size)
+    embedder = Embedder(network, dim=None, pooling="average", input_spec=spec)
+    return TrainedModel(embedder.to(device or ("cuda" if torch.cuda.is_available() else "cpu")))
 
 
 class TrainedModel:
@@ -43,11 +50,13 @@ class TrainedModel:
     def dim(self) -> int:
         return self.embedder.head.dim
 
-    def embed(self, pictures: Sequence[Any] | Any, batch_size: int = BATCH) -> NDArray[np.float32]:
-        """Vectors (n, D) of n pictures: paths, PIL images, or arrays of uint8, (H, W, 3) or (H, W); one alone too.
+    def embed(self, pictures: Sequence[Any] | Any, batch_size: int | None = None) -> NDArray[np.float32]:
+        """Vectors (n, D) of n pictures: paths, PIL images, or arrays of uint8, (H, W), (H, W, 3 or 4); one alone too.
 
         A picture that cannot be read raises ``UnreadablePicture`` with its name.
         """
+        batch_size = evaluation_batch() if batch_size is None else batch_size
+        check_count("batch_size", batch_size)
         if isinstance(pictures, (str, Path, Image.Image)) or getattr(pictures, "ndim", None) in (2, 3):
             pictures = [pictures]
         pictures = list(pictures)
@@ -63,16 +72,25 @@ class TrainedModel:
         self, pictures: Pictures, *, workers: int | None = None, tick: Callable[[int], None] = lambda _: None
     ) -> NDArray[np.float32]:
         """Vectors (n, D) of a table of pictures, read by worker processes."""
-        loader = evaluation_loader(reading_at_least(pictures, 2 * self.spec.resize_to), self.spec, BATCH, workers)
+        if not len(pictures):
+            return np.zeros((0, self.dim), np.float32)
+        loader = evaluation_loader(reading_at_least(pictures, 2 * self.spec.resize_to), self.spec, workers=workers)
         vectors: Tensor = embed((images for images, _, _ in loader), self.embedder, device=self.device, tick=tick)
         return vectors.numpy()
 
     def _batches(self, pictures: list[Any], size: int, threads: ThreadPoolExecutor) -> Iterator[Tensor]:
         """While one batch is computed the next is decoded."""
-        ahead = None
+
+        def decode(first: int) -> list[Future[Tensor]]:
+            batch = pictures[first : first + size]
+            for picture in batch:
+                if isinstance(picture, Image.Image):
+                    picture.load()  # here: two threads must not decode one picture, should it come twice
+            return [threads.submit(self._numbers, picture) for picture in batch]
+
+        ahead = decode(0)
         for first in range(0, len(pictures), size):
-            current = ahead or [threads.submit(self._numbers, picture) for picture in pictures[first : first + size]]
-            ahead = [threads.submit(self._numbers, p) for p in pictures[first + size : first + 2 * size]]
+            current, ahead = ahead, decode(first + size)
             yield torch.stack([future.result() for future in current])
 
     def _numbers(self, picture: Any) -> Tensor:

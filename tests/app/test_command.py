@@ -13,7 +13,20 @@ from lookalike.app import main
 
 QUICK = [
     *("--backbone", "resnet20", "--dim", "16", "--pooling-settings", "{num_prototypes: 8, memory: 64}"),
-    *("--steps", "4", "--batch-size", "8", "--per-class", "2", "--evaluate-every", "2", "--workers", "0", "--device", "cpu"),
+    *(
+        "--steps",
+        "4",
+        "--batch-size",
+        "8",
+        "--per-class",
+        "2",
+        "--evaluate-every",
+        "2",
+        "--workers",
+        "0",
+        "--device",
+        "cpu",
+    ),
 ]
 
 

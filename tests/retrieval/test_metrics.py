@@ -11,7 +11,7 @@ from pytorch_metric_learning.utils.inference import CustomKNN
 from torch.nn.functional import normalize
 
 import lookalike
-from lookalike.retrieval import metrics, retrieval_metrics
+from lookalike.retrieval import retrieval_metrics, search
 
 
 def plain_loops(queries, query_labels, references, reference_labels, query_ids, reference_ids, distance, ks):  # type: ignore[no-untyped-def]
@@ -120,7 +120,7 @@ def test_blocks_dtypes_and_kinds_of_labels_change_nothing(monkeypatch: pytest.Mo
     assert retrieval_metrics(vectors.numpy(), names) == expected
     assert retrieval_metrics(vectors.tolist(), labels.tolist()) == expected
     assert retrieval_metrics(vectors.double(), labels.to(torch.int16)) == pytest.approx(expected)
-    monkeypatch.setattr(metrics, "BLOCK_SCORES", 120)
+    monkeypatch.setattr(search, "ROW_SCORES", 120)
     assert retrieval_metrics(vectors, labels) == pytest.approx(expected)
     assert lookalike.retrieval_metrics is retrieval_metrics
 

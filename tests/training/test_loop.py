@@ -57,7 +57,10 @@ def final(out: Path) -> dict[str, torch.Tensor]:
     for number, values in state["optimiser"]["state"].items():
         tensors |= {f"optimiser {number} {name}": value for name, value in values.items()}
     tensors |= {f"best {name}": value for name, value in load_file(out / "model.safetensors").items()}
-    rows = [{name: value for name, value in row.items() if name not in ("seconds", "pictures/s")} for row in state["progress"]["rows"]]
+    rows = [
+        {name: value for name, value in row.items() if name not in ("seconds", "pictures/s")}
+        for row in state["progress"]["rows"]
+    ]
     tensors["rows"] = torch.frombuffer(bytearray(json.dumps([rows, state["rates"]]).encode()), dtype=torch.uint8)
     return tensors
 
@@ -94,7 +97,11 @@ def test_a_run_that_was_broken_off_goes_on_bit_for_bit(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_stops_when_asked_and_goes_on_bit_for_bit(
-    number: int, class_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    number: int,
+    class_folders: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     train(settings(class_folders, tmp_path / "whole"))
     step = Run._step

@@ -76,4 +76,6 @@ def test_two_processes_do_what_one_does(launcher: str, class_folders: Path, tmp_
     assert one.keys() == two.keys()
     for name in one:
         if name != "rows":
-            torch.testing.assert_close(two[name], one[name], rtol=1e-3, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
+            torch.testing.assert_close(
+                two[name], one[name], rtol=1e-3, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}"
+            )

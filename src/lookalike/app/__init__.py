@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(name: str, argv: list[str]) -> int:
+    from lookalike.data.pictures import UnreadablePicture
     from lookalike.training.stopping import RunFailed, Stopped
 
     try:
@@ -51,7 +52,8 @@ def _run(name: str, argv: list[str]) -> int:
             raise
         if os.environ.get("LOCAL_RANK", "0") == "0":
             print(f"lookalike {name}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, (ValueError, TypeError, FileNotFoundError)) else 1
+        bad_usage = isinstance(error, (ValueError, TypeError, FileNotFoundError))
+        return 2 if bad_usage and not isinstance(error, UnreadablePicture) else 1
 
 
 def _overview() -> str:

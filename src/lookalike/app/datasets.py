@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from lookalike.app.parsing import UsageError, parse, wants
+from lookalike.app.parsing import JSON, UsageError, parse
 from lookalike.data import benchmarks
 from lookalike.training.settings import nearest, setting
 
@@ -22,25 +22,25 @@ class DatasetsSettings:
 
 
 def run(argv: list[str]) -> int:
-    as_json, argv = wants("--json", argv)
-    settings = parse(
+    settings, flags = parse(
         DatasetsSettings,
         argv,
         prog="lookalike datasets",
         description=DESCRIPTION,
         example=EXAMPLE,
         positional=["action", "path"],
+        flags=JSON,
     )
     if settings.action is None:
         rows = benchmarks.describe()
-        print(json.dumps(rows, indent=2) if as_json else "\n\n".join(_entry(row) for row in rows))
+        print(json.dumps(rows, indent=2) if flags else "\n\n".join(_entry(row) for row in rows))
         return 0
     if settings.action != "check":
         raise UsageError(f"there is no 'datasets {settings.action}'{nearest(settings.action, ['check'])}")
     if settings.path is None:
         raise UsageError("say what to check: lookalike datasets check PATH")
     report = benchmarks.check(settings.path, settings.name, decode=settings.decode, progress=True)
-    print(json.dumps(report.as_dict(), indent=2) if as_json else str(report))
+    print(json.dumps(report.as_dict(), indent=2) if flags else str(report))
     return 0 if report.good else 1
 
 

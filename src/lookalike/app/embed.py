@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lookalike import data
-from lookalike.app.parsing import UsageError, parse, wants
+from lookalike.app.parsing import JSON, UsageError, parse
 from lookalike.data.files import table_of_files, verified
 from lookalike.data.folder import list_pictures
 from lookalike.data.pictures import Pictures
@@ -35,14 +35,14 @@ class EmbedSettings:
 
 
 def run(argv: list[str]) -> int:
-    as_json, argv = wants("--json", argv)
-    settings = parse(
+    settings, flags = parse(
         EmbedSettings,
         argv,
         prog="lookalike embed",
         description=DESCRIPTION,
         example=EXAMPLE,
         positional=["run", "data"],
+        flags=JSON,
     )
     if settings.run is None or settings.data is None or settings.out is None:
         raise UsageError("say which model, which pictures and where to: lookalike embed RUN DATA --out FILE")
@@ -60,7 +60,7 @@ def run(argv: list[str]) -> int:
         "dim": int(vectors.shape[1]),
         "unreadable": [list(problem) for problem in pictures.problems],
     }
-    if as_json:
+    if flags:
         print(json.dumps(report))
     else:
         print(f"{len(pictures):,} vectors of size {vectors.shape[1]} are in {' and '.join(report['out'])}")
@@ -99,13 +99,18 @@ def _write(outputs: list[Path], vectors: np.ndarray[Any, Any], pictures: Picture
 
         values = pa.array(vectors.reshape(-1))
         column = pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
-        table = pa.table({"path": list(pictures.names), "label": labels, "vector": column})
+        paths = [name.encode(errors="backslashreplace").decode() for name in pictures.names]  # parquet is strict UTF-8
+        labels = [label.encode(errors="backslashreplace").decode() for label in labels]
+        table = pa.table({"path": paths, "label": labels, "vector": column})
         with replacing(outputs[0]) as unfinished:
             pq.write_table(table, unfinished)
         return
     with replacing(outputs[0]) as unfinished, unfinished.open("wb") as file:
         np.save(file, vectors)
-    with replacing(outputs[1]) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as text:
+    with (
+        replacing(outputs[1]) as unfinished,
+        unfinished.open("w", newline="", encoding="utf-8", errors="surrogateescape") as text,
+    ):
         writer = csv.writer(text)
         writer.writerow(["path", "label"])
         writer.writerows(zip(pictures.names, labels, strict=True))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lookalike import data
-from lookalike.app.parsing import UsageError, parse, wants
+from lookalike.app.parsing import JSON, UsageError, parse
 from lookalike.checks import check_count
 from lookalike.data.pictures import Pictures
 from lookalike.data.splits import singletons
@@ -43,14 +43,14 @@ class EvaluateSettings:
 
 
 def run(argv: list[str]) -> int:
-    as_json, argv = wants("--json", argv)
-    settings = parse(
+    settings, flags = parse(
         EvaluateSettings,
         argv,
         prog="lookalike evaluate",
         description=DESCRIPTION,
         example=EXAMPLE,
         positional=["run", "data"],
+        flags=JSON,
     )
     if settings.run is None or settings.data is None:
         raise UsageError("say which model on which data: lookalike evaluate RUN DATA")
@@ -72,7 +72,7 @@ def run(argv: list[str]) -> int:
         "unreadable": problems,
         "run": str(settings.run),
     }
-    print(json.dumps(report) if as_json else _text(report, figures, pictures))
+    print(json.dumps(report) if flags else _text(report, figures, pictures))
     return 0
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -13,6 +13,7 @@ from jsonargparse import ActionYesNo, ArgumentParser
 from lookalike.training.settings import nearest
 
 T = TypeVar("T")
+JSON = {"--json": "print the result as JSON"}
 
 
 class UsageError(ValueError):
@@ -27,32 +28,32 @@ def parse(
     description: str,
     example: str,
     positional: Sequence[str] = (),
+    flags: dict[str, str] | None = None,
     defaults: dict[str, Any] | None = None,
-) -> T:
+) -> tuple[T, set[str]]:
     """An instance of the dataclass ``kind``: its defaults, then ``--config``, then what is on the line.
 
-    Every field is an option, ``--like-this``; those named in ``positional`` stand alone, in that order.
+    Every field is an option, ``--like-this``; those named in ``positional`` stand alone, in that order. ``flags`` are
+    options that are no settings, with their explanations; those that were given come back beside the settings.
     """
-    parser = _parser(kind, prog, description, example, positional)
+    flags = flags or {}
+    parser = _parser(kind, prog, description, example, positional, flags)
     if defaults:
         parser.set_defaults(defaults)
     try:
         values = parser.parse_args(list(argv))
     except argparse.ArgumentError as error:
-        raise UsageError(_explained(str(error), kind)) from None
+        raise UsageError(_explained(str(error), kind, flags)) from None
     chosen = {entry.name: getattr(values, entry.name) for entry in fields(kind)}  # type: ignore[arg-type]
     for name in positional:  # which jsonargparse does not read from a file
         if chosen[name] is None and getattr(values, "config", None):
             chosen[name] = yaml.safe_load(Path(str(values.config[-1])).read_text(encoding="utf-8")).get(name)
-    return kind(**chosen)
+    return kind(**chosen), {flag for flag in flags if getattr(values, flag.strip("-").replace("-", "_"))}
 
 
-def wants(flag: str, argv: Sequence[str]) -> tuple[bool, list[str]]:
-    """Whether a flag that is not a setting is on the line, and the line without it."""
-    return flag in argv, [word for word in argv if word != flag]
-
-
-def _parser(kind: type[Any], prog: str, description: str, example: str, positional: Sequence[str]) -> ArgumentParser:
+def _parser(
+    kind: type[Any], prog: str, description: str, example: str, positional: Sequence[str], flags: dict[str, str]
+) -> ArgumentParser:
     parser = ArgumentParser(
         prog=prog,
         description=description,
@@ -62,6 +63,8 @@ def _parser(kind: type[Any], prog: str, description: str, example: str, position
         formatter_class=argparse.HelpFormatter,
     )
     parser.add_argument("--config", action="config", help="a YAML file with any of these settings")
+    for flag, explanation in flags.items():
+        parser.add_argument(flag, action="store_true", help=explanation)
     types = get_type_hints(kind)
     for entry in fields(kind):
         explanation = entry.metadata["help"]
@@ -78,9 +81,9 @@ def _parser(kind: type[Any], prog: str, description: str, example: str, position
     return parser
 
 
-def _explained(message: str, kind: type[Any]) -> str:
+def _explained(message: str, kind: type[Any], flags: Iterable[str]) -> str:
     """jsonargparse's message in our words, with the name that was probably meant."""
-    options = [f"--{entry.name.replace('_', '-')}" for entry in fields(kind)] + ["--config"]
+    options = [f"--{entry.name.replace('_', '-')}" for entry in fields(kind)] + ["--config", *flags]
     if match := re.match(r"unrecognized arguments: (\S+)", message):
         word = match[1].split("=")[0]
         if not word.startswith("-"):

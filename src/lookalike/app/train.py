@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lookalike.app.parsing import UsageError, parse, wants
+from lookalike.app.parsing import JSON, UsageError, parse
 from lookalike.training.run_folder import RunFolder, to_yaml
 from lookalike.training.settings import Settings
 
@@ -15,12 +15,10 @@ EXAMPLE = "lookalike train my_pictures/ --out runs/mine --pooling gsp --steps 50
 
 
 def run(argv: list[str]) -> int:
-    print_config, argv = wants("--print-config", argv)
-    as_json, argv = wants("--json", argv)
-    settings = _parse(argv, None)
+    settings, flags = _parse(argv, None)
     if settings.resume and settings.out is not None and (settings.out / "settings.yaml").exists():
-        settings = _parse(argv, RunFolder(settings.out).read_settings())
-    if print_config:
+        settings, flags = _parse(argv, RunFolder(settings.out).read_settings())
+    if "--print-config" in flags:
         print(to_yaml(settings, comments=True), end="")
         return 0
     if settings.out is None:
@@ -28,11 +26,11 @@ def run(argv: list[str]) -> int:
     from lookalike.training.loop import train  # late: --help need not wait for all that it loads
 
     figures = train(settings)
-    print(json.dumps(figures) if as_json else _summary(figures, settings))
+    print(json.dumps(figures) if "--json" in flags else _summary(figures, settings))
     return 0
 
 
-def _parse(argv: list[str], previous: Settings | None) -> Settings:
+def _parse(argv: list[str], previous: Settings | None) -> tuple[Settings, set[str]]:
     return parse(
         Settings,
         argv,
@@ -40,6 +38,7 @@ def _parse(argv: list[str], previous: Settings | None) -> Settings:
         description=DESCRIPTION,
         example=EXAMPLE,
         positional=["data"],
+        flags={**JSON, "--print-config": "print all settings with their explanations, as YAML for --config, and stop"},
         defaults=None if previous is None else asdict(previous),
     )
 

@@ -27,6 +27,11 @@ Batch = tuple[Tensor, Tensor, Tensor]  # the same for a batch: (B, 3, size, size
 MOST_WORKERS = 8
 
 
+def evaluation_batch() -> int:
+    """Pictures per batch where nothing is learnt: as many as fit the caches of a CPU, or keep a GPU busy."""
+    return 128 if torch.cuda.is_available() else 16
+
+
 class TrainingSet(Dataset[Sample]):
     """Pictures under a random transform that takes its chance from torch's global generator."""
 
@@ -102,9 +107,10 @@ def training_loader(
 
 
 def evaluation_loader(
-    pictures: Pictures, spec: InputSpec, batch_size: int = 64, workers: int | None = None
+    pictures: Pictures, spec: InputSpec, batch_size: int | None = None, workers: int | None = None
 ) -> PictureLoader:
     """Every picture once, in order, as batches (images, labels, indices)."""
+    batch_size = evaluation_batch() if batch_size is None else batch_size
     check_count("batch_size", batch_size)
     if workers is None and len(pictures) <= batch_size:
         workers = 0  # starting a process takes longer

@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from lookalike.checks import check_count
-
-BLOCK_SCORES = 2**25  # scores in memory at once: 128 MB, and a few temporaries of that size
+from lookalike.retrieval.inputs import as_codes, as_vectors
+from lookalike.retrieval.search import check_distance, ranked_blocks
 
 
 def retrieval_metrics(
@@ -44,8 +43,7 @@ def retrieval_metrics(
     >>> retrieval_metrics([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]], ["cat", "cat", "dog"], ks=(1,))
     {'P@1': 1.0, 'P@R': 1.0, 'MAP@R': 1.0, 'R@1': 1.0, 'queries': 2, 'left_out': 1}
     """
-    if distance not in ("cosine", "l2"):
-        raise ValueError(f"distance must be 'cosine' or 'l2', got {distance!r}")
+    check_distance(distance)
     for k in ks:
         check_count("every one of ks", k)
     task = _read(queries, query_labels, references, reference_labels, query_ids, reference_ids)
@@ -58,9 +56,11 @@ def retrieval_metrics(
     if evaluated == 0:
         raise ValueError(f"no query has a reference of its label: nothing to measure in {len(relevant)} queries")
 
-    depth = min(len(task.references), max(int(relevant.max()), *ks, 1) + int(hidden.max()))
-    for rows, hits in _ranked_hits(task, there.nonzero().squeeze(1), depth, distance):
-        for name, values in _per_query(hits, relevant[rows], ks).items():
+    depth = min(len(task.reference_labels), max(int(relevant.max()), *ks, 1) + int(hidden.max()))
+    for rows, indices in _neighbours(task, there, depth, distance):
+        hits = task.reference_labels.take(indices) == task.query_labels[rows].unsqueeze(1)
+        others = task.reference_ids.take(indices) != task.query_ids[rows].unsqueeze(1)
+        for name, values in _per_query(hits, others, relevant[rows], ks).items():
             figures[name] += values.sum().item()
     return {**{name: total / evaluated for name, total in figures.items()}, "queries": evaluated, "left_out": left_out}
 
@@ -69,7 +69,7 @@ class _Task(NamedTuple):
     """Everything as tensors on one device. Ids that cannot match are -1 (queries) and -2 (references)."""
 
     queries: Tensor  # (n, D)
-    references: Tensor  # (r, D)
+    references: Tensor | None  # (r, D); None: the queries
     query_labels: Tensor  # (n,) int64
     reference_labels: Tensor  # (r,) int64
     query_ids: Tensor  # (n,) int64
@@ -79,51 +79,24 @@ class _Task(NamedTuple):
 def _read(
     queries: Any, query_labels: Any, references: Any, reference_labels: Any, query_ids: Any, reference_ids: Any
 ) -> _Task:
-    query_vectors = _vectors("queries", queries)
+    query_vectors = as_vectors("queries", queries)
+    n = r = len(query_vectors)
     if references is None:
         if reference_labels is not None or reference_ids is not None:
             raise ValueError("reference_labels and reference_ids come with references, which were not given")
-        reference_vectors, reference_labels = query_vectors, query_labels
-        query_ids = np.arange(len(query_vectors)) if query_ids is None else query_ids
-        reference_ids = query_ids
+        reference_vectors, reference_labels = None, query_labels
+        query_ids = reference_ids = np.arange(n) if query_ids is None else query_ids
     else:
-        reference_vectors = _vectors("references", references).to(query_vectors)
-        if reference_vectors.shape[1] != query_vectors.shape[1]:
-            shapes = f"{tuple(query_vectors.shape)} and {tuple(reference_vectors.shape)}"
-            raise ValueError(f"queries and references must have vectors of one size, got {shapes}")
+        reference_vectors = as_vectors("references", references, like=query_vectors)
+        r = len(reference_vectors)
         if (query_ids is None) != (reference_ids is None):
             raise ValueError("query_ids and reference_ids come together, got only one of them")
-    device = query_vectors.device
-    labels = _codes("labels", query_labels, len(query_vectors), reference_labels, len(reference_vectors), device)
+    labels = as_codes("labels", query_labels, n, reference_labels, r, query_vectors.device)
     if query_ids is None:
-        ids = labels[0].new_full(labels[0].shape, -1), labels[1].new_full(labels[1].shape, -2)
+        ids = labels[0].new_full((n,), -1), labels[1].new_full((r,), -2)
     else:
-        ids = _codes("ids", query_ids, len(query_vectors), reference_ids, len(reference_vectors), device)
+        ids = as_codes("ids", query_ids, n, reference_ids, r, query_vectors.device)
     return _Task(query_vectors, reference_vectors, *labels, *ids)
-
-
-def _vectors(name: str, values: Any) -> Tensor:
-    vectors = values.detach() if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
-    if vectors.dim() != 2 or 0 in vectors.shape:
-        raise ValueError(f"{name} must have the shape (at least one, dimensions), got {tuple(vectors.shape)}")
-    vectors = vectors if vectors.dtype == torch.float64 else vectors.float()
-    if not bool(vectors.isfinite().all()):
-        raise ValueError(f"{name} must be finite, got NaN or infinity")
-    return vectors
-
-
-def _codes(name: str, first: Any, n: int, second: Any, r: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Labels or ids of queries and references, of any kind, as integers that are equal where they are."""
-    both = []
-    for values, count, whose in ((first, n, "query"), (second, r, "reference")):
-        array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-        if array.shape != (count,):
-            raise ValueError(f"{whose}_{name} must have the shape ({count},), got {array.shape}")
-        both.append(array)
-    if both[0].dtype.kind != both[1].dtype.kind and {both[0].dtype.kind, both[1].dtype.kind} - set("iu"):
-        raise TypeError(f"query and reference {name} must be of one kind, got {both[0].dtype} and {both[1].dtype}")
-    codes = np.unique(np.concatenate(both), return_inverse=True)[1].astype(np.int64)
-    return torch.from_numpy(codes[:n]).to(device), torch.from_numpy(codes[n:]).to(device)
 
 
 def _count_relevant(task: _Task) -> tuple[Tensor, Tensor]:
@@ -143,45 +116,35 @@ def _count_relevant(task: _Task) -> tuple[Tensor, Tensor]:
     return relevant, hidden
 
 
-def _ranked_hits(task: _Task, rows: Tensor, depth: int, distance: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """Blocks of queries (b,), and whether the j-th neighbour of each has its label (b, depth)."""
-    if distance == "cosine":
-        queries, references = normalize(task.queries), normalize(task.references)
-        offset = references.new_zeros(())
+def _neighbours(task: _Task, there: Tensor, depth: int, distance: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Blocks (b,) of the queries that are ``there``, and their neighbours (b, depth), themselves among them."""
+    wanted = there.nonzero().squeeze(1)
+    if task.references is None and 2 * len(wanted) > len(there):  # else symmetry does not pay
+        for rows, ranked in ranked_blocks(task.queries, None, depth, distance):
+            kept = there[rows]
+            yield rows[kept], ranked.indices[kept]
     else:
-        queries, references = task.queries, task.references
-        offset = references.square().sum(1) / 2  # -||q - r||^2 / 2 = q.r - ||r||^2 / 2 + a constant of the query
-    for block in rows.split(max(1, BLOCK_SCORES // len(references))):
-        scores = torch.mm(queries[block], references.T).sub_(offset)
-        if int(task.query_ids[0]) >= 0:
-            scores.masked_fill_(task.query_ids[block].unsqueeze(1) == task.reference_ids, -torch.inf)
-        neighbours = _first(scores, depth)
-        yield block, task.reference_labels[neighbours] == task.query_labels[block].unsqueeze(1)
+        references = task.queries if task.references is None else task.references
+        queries = task.queries if len(wanted) == len(there) else task.queries[wanted]
+        for rows, ranked in ranked_blocks(queries, references, depth, distance):
+            yield wanted[rows], ranked.indices
 
 
-def _first(scores: Tensor, depth: int) -> Tensor:
-    """Indices (b, depth) of the largest scores, of equal ones the lowest index first, as topk does not promise."""
-    values, indices = scores.topk(depth)
-    indices, order = indices.sort(1)
-    values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
-    indices = indices.gather(1, order)
-    cut_tie = (scores >= values[:, -1:]).sum(1) > depth  # equal scores on both sides of the last place
-    if bool(cut_tie.any()):
-        indices[cut_tie] = scores[cut_tie].sort(dim=1, descending=True, stable=True).indices[:, :depth]
-    return indices
+def _per_query(hits: Tensor, others: Tensor, relevant: Tensor, ks: Sequence[int]) -> dict[str, Tensor]:
+    """The figures of each query (b,), in fp64.
 
-
-def _per_query(hits: Tensor, relevant: Tensor, ks: Sequence[int]) -> dict[str, Tensor]:
-    """hits (b, depth), relevant (b,) -> the figures of each query (b,), in float64."""
-    hits = hits.double()
-    place = torch.arange(1, hits.shape[1] + 1, device=hits.device)
-    counted = hits * (place <= relevant.unsqueeze(1))
-    precision = counted.cumsum(1) / place
+    ``hits`` (b, depth): the j-th neighbour has the query's label; ``others`` (b, depth): it is not the query itself,
+    which takes no place in the ranking; ``relevant`` (b,).
+    """
+    hits = hits & others
+    place = others.cumsum(1)
+    counted = (hits & (place <= relevant.unsqueeze(1))).double()
+    precision = counted.cumsum(1) / place.clamp(min=1)
     figures = {
-        "P@1": hits[:, 0],
+        "P@1": (hits & (place == 1)).any(1).double(),
         "P@R": counted.sum(1) / relevant,
         "MAP@R": (precision * counted).sum(1) / relevant,
     }
     for k in ks:
-        figures[f"R@{k}"] = hits[:, :k].amax(1)
+        figures[f"R@{k}"] = (hits & (place <= k)).any(1).double()
     return figures

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from lightning_fabric import Fabric
@@ -69,9 +69,10 @@ class Assembly:
 def assemble(settings: Settings, stop: StopRequest) -> Assembly:
     if settings.out is None:
         raise ValueError("a run needs a folder to be left in: --out RUN")
+    out, settings = settings.out, replace(settings, precision=_precision(settings))
     fabric = _launch(settings)
     display = Display(stop, quiet=fabric.global_rank > 0, alone=fabric.world_size == 1)
-    folder = RunFolder(Path(settings.out))
+    folder = RunFolder(Path(out))
     previous = _on_first(fabric, lambda: _previous(folder, settings))
     if previous is not None:
         settings = _as_decided(previous, settings)
@@ -79,7 +80,13 @@ def assemble(settings: Settings, stop: StopRequest) -> Assembly:
     pictures = _load(fabric, settings)
     train, validation, notes = divide(pictures, settings)
     pretrained = not models.starts_random(settings.backbone, settings.weights)
-    settings, more = decide(settings, len(train.classes), pretrained=pretrained, has_gpu=fabric.device.type != "cpu")
+    settings, more = decide(
+        settings,
+        len(train.classes),
+        pretrained=pretrained,
+        has_gpu=fabric.device.type != "cpu",
+        world_size=fabric.world_size,
+    )
     if previous is not None and (changed := differences(previous, settings)):
         raise ValueError(f"a run resumes with the settings it began with; changed are {', '.join(changed)}")
     fingerprints = [fingerprint(part) for part in (train, validation) if part is not None]
@@ -107,9 +114,6 @@ def assemble(settings: Settings, stop: StopRequest) -> Assembly:
     )
     for note in notes + more:
         display.say(note)
-    if state is None and fabric.global_rank == 0:
-        folder.write_settings(settings)
-        folder.write_json("data.json", describe(pictures, train, validation))
     embedder.to(fabric.device)
     feed: Feed
     if settings.freeze_backbone:
@@ -122,6 +126,9 @@ def assemble(settings: Settings, stop: StopRequest) -> Assembly:
         )
     if state is None:
         display.say(start_head(embedder, feed, train, settings, display))
+        if fabric.global_rank == 0:
+            folder.write_settings(settings)
+            folder.write_json("data.json", describe(pictures, train, validation))
     return Assembly(
         settings, fabric, display, folder, train, validation, embedder, objective, feed, fingerprints, state
     )
@@ -133,6 +140,11 @@ def create_embedder(settings: Settings) -> Embedder:
     spec = backbone.spec.resized(size)
     if settings.crop == "none":  # then nothing is cut off in evaluation either
         spec = replace(spec, resize=size)
+    if settings.start == "pca" and (settings.dim or 0) > backbone.channels:
+        raise ValueError(
+            f"{settings.backbone} has {backbone.channels} principal directions, which cannot start {settings.dim}: "
+            "set a smaller --dim, or --start random"
+        )
     embedder = Embedder(
         backbone,
         dim=settings.dim,
@@ -181,25 +193,30 @@ def _features(
     count = sum(len(pictures) * views for pictures, views in wanted)
     missing = cache.missing(wanted)
     display.say(f"features: {count - len(missing):,} of {count:,} are in {cache.store.folder}")
-    mine = missing[fabric.global_rank :: fabric.world_size]
-    with display.bar(len(mine), "features") as tick:
-        cache.fill(mine, workers=settings.workers, tick=tick)
-    fabric.barrier()
-    cache.store.refresh()
+    for whose in (lambda view: int(view.key[:8], 16) % fabric.world_size == fabric.global_rank, lambda _: True):
+        # Each process does its share; then what it still does not see, as where machines have caches of their own.
+        mine = [view for view in cache.missing(wanted) if whose(view)]
+        with display.bar(len(mine), "features") as tick:
+            cache.fill(mine, workers=settings.workers, tick=tick)
+        fabric.barrier()
+        cache.store.refresh()
     return cache
 
 
+def _precision(settings: Settings) -> Literal["32-true", "bf16-mixed", "16-mixed"]:
+    if settings.precision != "auto":
+        return settings.precision
+    return "bf16-mixed" if settings.device not in ("cpu", "mps") and torch.cuda.is_available() else "32-true"
+
+
 def _launch(settings: Settings) -> Fabric:
-    precision = settings.precision
-    if precision == "auto":
-        precision = "bf16-mixed" if settings.device != "cpu" and torch.cuda.is_available() else "32-true"
     devices, nodes = settings.devices, settings.nodes
     if "TORCHELASTIC_RUN_ID" in os.environ:  # under torchrun, which has decided
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
     strategy = "ddp" if devices * nodes > 1 else "auto"
     fabric = Fabric(
-        accelerator=settings.device, devices=devices, num_nodes=nodes, strategy=strategy, precision=precision
+        accelerator=settings.device, devices=devices, num_nodes=nodes, strategy=strategy, precision=_precision(settings)
     )
     fabric.launch()
     return fabric
@@ -212,16 +229,17 @@ def _load(fabric: Fabric, settings: Settings) -> Pictures:
     source = settings.data
     pictures = None
 
-    def check() -> list[str]:
+    def check() -> tuple[str, ...]:
         nonlocal pictures
         pictures = data.load(source, strict=settings.strict, check=settings.check, progress=True)
-        return [problem.name for problem in pictures.problems]
+        return pictures.names
 
-    unreadable = set(_on_first(fabric, check))
+    kept = _on_first(fabric, check)
     if pictures is not None:
         return pictures
     unchecked = data.load(source, check=False)
-    return unchecked.take([i for i, name in enumerate(unchecked.names) if name not in unreadable])
+    place = {name: i for i, name in enumerate(unchecked.names)}
+    return unchecked.take([place[name] for name in kept])
 
 
 def _previous(folder: RunFolder, settings: Settings) -> Settings | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lookalike.data.pictures import Pictures
@@ -30,9 +31,9 @@ def embed(
     return joined[0] if single else joined
 
 
-def share(count: int, rank: int, world_size: int) -> range:
-    """The pictures that one process embeds."""
-    return range(rank, count, world_size)
+def share(count: int, rank: int, world_size: int) -> NDArray[np.int64]:
+    """The pictures that one process embeds; one without a share embeds the first, and ``join_shares`` drops it."""
+    return np.arange(rank if rank < count else 0, count, world_size)
 
 
 def join_shares(gathered: Tensor, count: int) -> Tensor:

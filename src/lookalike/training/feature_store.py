@@ -1,16 +1,18 @@
 """Local features on disk: key -> (N, C) in half precision, memory-mapped, append-only.
 
-A store is a folder of parts. A part is a file of rows and a file of their keys; a row is written first, then its key,
-so that a row without a key is one that was interrupted, and is written again. Each writer holds a part of its own by a
-lock: any number of processes may write and read at once, and what one has finished all others find.
+A store is a folder of parts. A part is a file of rows and a file of their keys; a row is on the disk before its key is
+written, so that a row without a key is one that was interrupted, and is written again. Each writer holds a part of its
+own by a lock: any number of processes may write and read at once, and what one has finished all others find.
 """
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -36,7 +38,7 @@ def digest(*parts: str | bytes) -> str:
     """
     state = blake2b(digest_size=KEY_LENGTH // 2)
     for part in parts:
-        data = part.encode() if isinstance(part, str) else part
+        data = part.encode(errors="surrogateescape") if isinstance(part, str) else part
         state.update(len(data).to_bytes(8, "little") + data)
     return state.hexdigest()
 
@@ -57,7 +59,7 @@ class FeatureStore:
         self.refresh()
 
     def refresh(self) -> None:
-        """Find what was written since, also by others."""
+        """Find what was written since, also by others. Places that were asked for before hold no longer."""
         self._places, self._maps = {}, []
         for rows_file in sorted(self.folder.glob("part-*.rows")):
             keys = _read_keys(rows_file.with_suffix(".keys"))
@@ -110,10 +112,12 @@ class PartWriter:
     def append(self, keys: Sequence[str], rows: NDArray[np.float16]) -> None:
         if not np.isfinite(rows).all():
             raise ValueError(
-                "the backbone's features do not fit half precision (NaN or beyond 65504): they cannot be cached"
+                "the backbone's features do not fit half precision (NaN or beyond 65504) and cannot be cached: "
+                "train with --no-freeze-backbone"
             )
         self._rows.write(np.ascontiguousarray(rows).tobytes())
         self._rows.flush()
+        os.fsync(self._rows.fileno())  # else a power cut might leave a key without its row
         self._keys.write("".join(f"{key}\n" for key in keys).encode())
         self._keys.flush()
 
@@ -153,8 +157,9 @@ def _closing_on_error(file: IO[bytes]) -> Iterator[None]:
 
 
 def _read_keys(path: Path) -> list[str]:
-    """The whole lines of a file of keys; a torn last one is left out."""
+    """The lines of a file of keys, up to the first that is torn: behind it no key can be trusted to have its row."""
     if not path.exists():
         return []
     text = path.read_bytes()
-    return [line.decode() for line in text[: len(text) // (KEY_LENGTH + 1) * (KEY_LENGTH + 1)].split(b"\n")[:-1]]
+    lines = (text[first : first + KEY_LENGTH + 1] for first in range(0, len(text), KEY_LENGTH + 1))
+    return [line[:-1].decode() for line in takewhile(re.compile(rb"[0-9a-f]{%d}\n" % KEY_LENGTH).fullmatch, lines)]

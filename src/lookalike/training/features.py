@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from lookalike.data.loading import PictureLoader, default_workers
-from lookalike.data.pictures import Pictures
+from lookalike.data.loading import PictureLoader, default_workers, evaluation_batch
+from lookalike.data.pictures import Pictures, Reader
 from lookalike.data.transforms import Crop, evaluation_transform, training_transform
 from lookalike.input_spec import InputSpec
 from lookalike.training.feature_store import FeatureStore, digest
 
-BATCH = 64
 TRANSFORMS = 1  # to be raised when a transform changes, so that no old features are taken for new ones
 
 
@@ -59,9 +58,10 @@ class FeatureCache:
         self.backbone, self.spec, self.crop, self.flip, self.seed = backbone.eval(), spec, crop, flip, seed
         self.device = next(backbone.parameters()).device
         shape = self.compute(torch.zeros(1, 3, spec.size, spec.size)).shape
-        about = {"weights": weights, "input": spec.to_dict(), "transforms": TRANSFORMS}
+        name = getattr(backbone, "name", type(backbone).__name__)  # the same weights may fit networks that differ
+        about = {"backbone": name, "weights": weights, "input": spec.to_dict(), "transforms": TRANSFORMS}
         self.store = FeatureStore(folder, about, (shape[1], shape[2]))
-        self._contents: dict[tuple[int, int], str] = {}
+        self._contents: dict[int, tuple[Reader, dict[int, str]]] = {}  # the reader is kept, that its id stays its own
 
     @torch.inference_mode()
     def compute(self, images: Tensor) -> NDArray[np.float16]:
@@ -86,7 +86,7 @@ class FeatureCache:
         self.store.require_space(len(views))
         loader = PictureLoader(
             _ViewSet(views, self.spec, self.crop, self.flip),
-            batch_size=BATCH,
+            batch_size=evaluation_batch(),
             num_workers=default_workers() if workers is None else workers,
             generator=torch.Generator(),
         )
@@ -105,13 +105,14 @@ class FeatureCache:
 
     def _keys(self, pictures: Pictures, view: int) -> list[str]:
         """The keys of all pictures in one view; contents are hashed once, by a few threads."""
-        reader, origins = id(pictures.reader), pictures.origins.tolist()
-        unknown = [i for i, origin in enumerate(origins) if (reader, origin) not in self._contents]
+        _, contents = self._contents.setdefault(id(pictures.reader), (pictures.reader, {}))
+        origins = pictures.origins.tolist()
+        unknown = [i for i, origin in enumerate(origins) if origin not in contents]
         with ThreadPoolExecutor() as threads:
             for i, content in zip(unknown, threads.map(pictures.key, unknown), strict=True):
-                self._contents[reader, origins[i]] = content
+                contents[origins[i]] = content
         variant = "" if view == 0 else f"{view} {self.crop} {self.flip} {self.seed}"
-        return [digest(self._contents[reader, origin], variant) for origin in origins]
+        return [digest(contents[origin], variant) for origin in origins]
 
 
 class _ViewSet(Dataset[tuple[Tensor, int, int]]):

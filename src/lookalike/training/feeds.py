@@ -15,6 +15,7 @@ from lookalike.data.loading import evaluation_loader, training_loader
 from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
 from lookalike.input_spec import InputSpec
+from lookalike.training.evaluation import share
 from lookalike.training.features import FeatureCache
 
 EVALUATION_BATCH = 64
@@ -53,8 +54,8 @@ class PictureFeed:
             yield images, labels
 
     def evaluation(self, pictures: Pictures, rank: int = 0, world_size: int = 1) -> Iterator[Tensor]:
-        part = pictures.take(np.arange(len(pictures))[slice(rank, None, world_size)])
-        for images, _, _ in evaluation_loader(part, self.spec, EVALUATION_BATCH, self.workers):
+        part = pictures.take(share(len(pictures), rank, world_size))
+        for images, _, _ in evaluation_loader(part, self.spec, workers=self.workers):
             yield images
 
 
@@ -73,6 +74,6 @@ class FeatureFeed:
             yield self.cache.read(places), self.labels[[draw.index for draw in batch]]
 
     def evaluation(self, pictures: Pictures, rank: int = 0, world_size: int = 1) -> Iterator[Tensor]:
-        places = self.cache.places(pictures, 0)[slice(rank, None, world_size)]
+        places = self.cache.places(pictures, 0)[share(len(pictures), rank, world_size)]
         for first in range(0, len(places), EVALUATION_BATCH):
             yield self.cache.read(places[first : first + EVALUATION_BATCH])

@@ -33,7 +33,9 @@ def divide(pictures: Pictures, settings: Settings) -> tuple[Pictures, Pictures |
     return train, held_out, notes
 
 
-def decide(settings: Settings, classes: int, *, pretrained: bool, has_gpu: bool) -> tuple[Settings, list[str]]:
+def decide(
+    settings: Settings, classes: int, *, pretrained: bool, has_gpu: bool, world_size: int = 1
+) -> tuple[Settings, list[str]]:
     """Settings with nothing left open, and what there is to say about it. ``classes`` are those to train on."""
     notes = []
     hints = objectives.training_hints(settings.loss, settings.preset)
@@ -44,42 +46,35 @@ def decide(settings: Settings, classes: int, *, pretrained: bool, has_gpu: bool)
             notes.append("no GPU: the backbone stays frozen, the head is trained (--no-freeze-backbone trains all)")
     if frozen and not pretrained:
         notes.append("the backbone is frozen with random weights, which is hardly ever wanted")
-    usual = (
-        hints.learning_rate
-        if settings.preset and hints.learning_rate
-        else 1e-3
-        if not pretrained
-        else 1e-4
-        if frozen
-        else 3e-4
-    )
     per_class = settings.per_class or min(hints.per_class, settings.batch_size)
-    batch_size, note = _fit_batch(settings.batch_size, per_class, classes)
+    batch_size, note = _fit_batch(settings.batch_size, per_class, classes, world_size)
     start = settings.start or ("pca" if pretrained and settings.dim is not None else "random")
     pooling_settings = dict(settings.pooling_settings)
     if settings.pooling == "gsp":
         pooling_settings.setdefault("sharpness", hints.sharpness if settings.preset else 5.0)
         if start == "random":
             pooling_settings.setdefault("init", "k-centre")
+    waits = 0 if frozen else hints.warm_up * settings.evaluate_every
     decided = replace(
         settings,
         freeze_backbone=frozen,
         freeze_batch_norm=pretrained if settings.freeze_batch_norm is None else settings.freeze_batch_norm,
         start=start,
         pooling_settings=pooling_settings,
-        lr=settings.lr or usual,
+        lr=settings.lr or _usual_rate(pretrained, frozen, hints.learning_rate if settings.preset else None),
         per_class=per_class,
         batch_size=batch_size,
         proxy_lr=settings.proxy_lr or hints.rate_multiplier,
-        warm_up=settings.warm_up
-        if settings.warm_up is not None
-        else 0
-        if frozen
-        else hints.warm_up * settings.evaluate_every,
+        warm_up=waits if settings.warm_up is None else settings.warm_up,
         save_every=settings.save_every or settings.evaluate_every,
-        precision=("bf16-mixed" if has_gpu else "32-true") if settings.precision == "auto" else settings.precision,
     )
     return decided, [*notes, *([note] if note else [])]
+
+
+def _usual_rate(pretrained: bool, frozen: bool, published: float | None) -> float:
+    if published is not None:
+        return published
+    return 1e-3 if not pretrained else 1e-4 if frozen else 3e-4
 
 
 def fingerprint(pictures: Pictures) -> str:
@@ -88,20 +83,26 @@ def fingerprint(pictures: Pictures) -> str:
 
 
 def _hold_out(pictures: Pictures, train: Pictures, settings: Settings) -> tuple[Pictures, Pictures | None, str]:
-    if pictures.splits is not None and "validation" in pictures.splits:
-        return train, pictures.split("validation"), "measured on the data's own validation split"
     nothing = "the last weights are kept, and no figure tells whether they are good"
     if settings.validation == 0:
         return train, None, f"nothing is held out: {nothing}"
+    if pictures.splits is not None and "validation" in pictures.splits:
+        validation = pictures.split("validation")
+        if _classes_with_pairs(validation) == 0:
+            raise ValueError(
+                f"the validation split of {pictures.name} has no class with two pictures: nothing can be measured on it"
+            )
+        return train, validation, "measured on the data's own validation split"
     if round(settings.validation * len(train.classes)) >= FEWEST_HELD_OUT:
         kept, held_out = hold_out_classes(
             train, settings.validation, order=settings.validation_order, seed=settings.seed
         )
         if len(kept.classes) >= 2 and _classes_with_pairs(held_out) >= FEWEST_HELD_OUT:
             return kept, held_out, "measured on classes that are not trained on"
-    kept, held_out = hold_out_pictures(train, settings.validation, seed=settings.seed)
-    if _classes_with_pairs(held_out) >= FEWEST_HELD_OUT:
-        return kept, held_out, "too few classes to hold some out: measured on other pictures of the same classes"
+    for share in (settings.validation, 0.5) if _classes_with_pairs(train) else ():  # half: two of four make a pair
+        kept, held_out = hold_out_pictures(train, share, seed=settings.seed)
+        if _classes_with_pairs(held_out) >= FEWEST_HELD_OUT <= _classes_with_pairs(kept):
+            return kept, held_out, "too few classes to hold some out: measured on other pictures of the same classes"
     return train, None, f"too few pictures to hold some out: {nothing}"
 
 
@@ -109,17 +110,18 @@ def _classes_with_pairs(pictures: Pictures) -> int:
     return int((pictures.counts() > 1).sum())
 
 
-def _fit_batch(batch_size: int, per_class: int, classes: int) -> tuple[int, str]:
+def _fit_batch(batch_size: int, per_class: int, classes: int, world_size: int) -> tuple[int, str]:
     """A batch that the classes can fill, and a note if it is not the one that was asked for."""
     if batch_size % per_class:
         raise ValueError(f"batch_size must be a multiple of per_class {per_class}, got {batch_size}")
     if batch_size // per_class <= classes:
         return batch_size, ""
-    fitted = classes * per_class
-    return (
-        fitted,
-        f"{per_class} pictures of each of {classes} classes make batches of {fitted}, not {batch_size}",
-    )
+    for fitting in range(classes, 0, -1):
+        fitted = fitting * per_class
+        if fitted % world_size == 0:
+            note = f"{per_class} pictures of each of {fitting} classes make batches of {fitted}, not {batch_size}"
+            return fitted, note
+    raise ValueError(f"{classes} classes with {per_class} pictures each cannot be shared by {world_size} processes")
 
 
 def _problems(pictures: Pictures) -> list[str]:
@@ -128,8 +130,3 @@ def _problems(pictures: Pictures) -> list[str]:
     shown = [f"  {problem}" for problem in pictures.problems[:5]]
     shown += [f"  and {len(pictures.problems) - 5} more"] if len(pictures.problems) > 5 else []
     return ["\n".join([f"{len(pictures.problems)} pictures cannot be read and are left out:", *shown])]
-
-
-def is_pretrained(backbone: str, weights: str) -> bool:
-    """Whether the backbone starts from weights that know something."""
-    return weights != "none" and not (weights == "auto" and backbone in ("resnet20", "resnetv2-20"))

@@ -5,7 +5,9 @@ from typing import Any, Literal
 
 from torch.optim import Optimizer
 
-PLATEAU_FACTOR, PLATEAU_PATIENCE, PLATEAU_COOLDOWN = 0.5, 4, 2  # evaluations, as in the authors' code
+# In evaluations, counted as torch's ReduceLROnPlateau does: the fifth without a better figure lowers the rate, the two
+# after it do not count.
+PLATEAU_FACTOR, PLATEAU_PATIENCE, PLATEAU_COOLDOWN = 0.5, 4, 2
 
 
 class Rates:
@@ -34,15 +36,12 @@ class Rates:
         """An evaluation; after too many without a better figure the rate is lowered."""
         if self.schedule != "plateau":
             return
-        if figure > self.best:
-            self.best, self.waited = figure, 0
-        elif self.cooling > 0:
-            self.cooling -= 1
-        else:
-            self.waited += 1
-            if self.waited > PLATEAU_PATIENCE:
-                self.factor *= PLATEAU_FACTOR
-                self.waited, self.cooling = 0, PLATEAU_COOLDOWN
+        self.waited = 0 if figure > self.best or self.cooling else self.waited + 1
+        self.best = max(self.best, figure)
+        self.cooling = max(self.cooling - 1, 0)
+        if self.waited > PLATEAU_PATIENCE:
+            self.factor *= PLATEAU_FACTOR
+            self.waited, self.cooling = 0, PLATEAU_COOLDOWN
 
     def state_dict(self) -> dict[str, Any]:
         return {"factor": self.factor, "best": self.best, "waited": self.waited, "cooling": self.cooling}

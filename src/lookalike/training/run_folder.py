@@ -53,7 +53,7 @@ class RunFolder:
             raise ValueError(f"{path} must hold settings by name, got {type(values).__name__}")
         for name in values:
             if name not in names():
-                raise ValueError(f"{path} has a setting that does not exist: {name!r}{nearest(name, names())}")
+                raise ValueError(f"{path} has a setting that does not exist: {name!r}{nearest(str(name), names())}")
         for name in ("out", "cache"):
             values[name] = Path(values[name]) if values.get(name) is not None else None
         if "betas" in values:
@@ -61,7 +61,9 @@ class RunFolder:
         return Settings(**values)
 
     def write_json(self, name: str, content: Any) -> None:
-        write_text(self.path / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        # what UTF-8 cannot hold (names of files in another encoding) becomes an escape, which JSON reads back
+        write_text(self.path / name, text.encode(errors="backslashreplace").decode() + "\n")
 
     def read_json(self, name: str) -> Any:
         return json.loads((self.path / name).read_text(encoding="utf-8"))
@@ -76,7 +78,10 @@ class RunFolder:
 
     def write_state(self, state: dict[str, Any]) -> None:
         with replacing(self.state_file) as unfinished:
-            torch.save(state, unfinished)
+            try:
+                torch.save(state, unfinished)
+            except RuntimeError as error:  # what torch makes of a full disk
+                raise OSError(f"{self.state_file} could not be written, is the disk full? {error}") from error
 
     def read_state(self) -> dict[str, Any]:
         try:

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from lookalike.checks import check_count, check_range
+
+Precision = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
 
 
 def setting(default: Any, explanation: str) -> Any:
@@ -112,9 +114,7 @@ class Settings:
     device: str = setting("auto", "auto, cpu, cuda, mps")
     devices: int = setting(1, "processes on this machine; with torchrun, leave it")
     nodes: int = setting(1, "machines")
-    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = setting(
-        "auto", "auto: bf16-mixed on CUDA, else 32-true"
-    )
+    precision: Precision = setting("auto", "auto: bf16-mixed on CUDA, else 32-true")
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "views", "accumulate", "evaluate_every", "log_every", "devices", "nodes"):
@@ -122,19 +122,26 @@ class Settings:
         for name in ("dim", "per_class", "patience", "save_every", "size"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
-        for name in ("seed", "workers", "warm_up"):
+        check_count("seed", self.seed, least=0)
+        for name in ("workers", "warm_up", "train_stages"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), least=0)
-        for name in ("lr", "proxy_lr", "clip_norm", "clip_value", "median_norm"):
+        for name in ("backbone_lr", "pooling_lr", "median_norm"):
+            check_range(name, getattr(self, name), 0, None)
+        for name in ("lr", "proxy_lr", "clip_norm", "clip_value"):
             if getattr(self, name) is not None:
                 check_range(name, getattr(self, name), 0, None)
-        if not 0 <= self.validation < 1:
-            raise ValueError(f"validation must be a share in [0, 1), got {self.validation}")
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"ema must be in [0, 1), got {self.ema}")
-        for name in ("weight_decay", "backbone_lr"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        for name in ("validation", "ema"):
+            _check_share(name, getattr(self, name))
+        if self.weight_decay != 0:
+            check_range("weight_decay", self.weight_decay, 0, None)
+        if len(self.betas) != 2:
+            raise ValueError(f"betas must be two numbers, got {self.betas}")
+        for beta in self.betas:
+            _check_share("every one of betas", beta)
+        _check_choices(self)
+        if self.start == "pca" and self.dim is None:
+            raise ValueError("there is no projection to start from principal directions: set dim, or start to random")
 
 
 # What may differ when a run is resumed: none of these changes a step that was already taken.
@@ -154,6 +161,28 @@ FREE_ON_RESUME = frozenset(
         "strict",
     }
 )
+
+
+def _check_share(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {value}")
+
+
+def _check_choices(settings: Settings) -> None:
+    """What the command line checks by itself, for settings from Python and from ``settings.yaml``."""
+    for name, kind in get_type_hints(Settings).items():
+        value, kinds = getattr(settings, name), (kind, *get_args(kind))
+        if value is None and type(None) in kinds:
+            continue
+        choices = [choice for each in kinds if get_origin(each) is Literal for choice in get_args(each)]
+        if choices and value not in choices:
+            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{nearest(str(value), choices)}")
+        if bool in kinds and not isinstance(value, bool):
+            raise TypeError(f"{name} must be true or false, got {value!r}")
+        if get_origin(kind) is dict and not isinstance(value, dict):
+            raise TypeError(f"{name} must be settings by name, got {value!r}")
 
 
 def names() -> list[str]:

@@ -30,7 +30,10 @@ def start_head(embedder: Embedder, feed: Feed, train: Pictures, settings: Settin
     text += f"local features have a median norm of {start.median_norm:.2f}"
     pooling = embedder.head.pooling
     if isinstance(pooling, GeneralizedSumPool) and settings.pooling_settings.get("init") != "random":
-        candidates = local if settings.prototypes_from == "places" else averages
+        candidates = averages if settings.prototypes_from == "pictures" else local
+        if len(candidates) < pooling.num_prototypes <= len(local):
+            candidates = local
+            text += f"; prototypes from places, as {len(averages)} pictures are too few for {pooling.num_prototypes}"
         pooling.init_from(embedder.head.project(candidates))
     return text
 

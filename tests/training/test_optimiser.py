@@ -1,0 +1,68 @@
+"""Who is trained at which rate."""
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, AdamW
+
+from lookalike import objectives
+from lookalike.models import Embedder, create_backbone, freeze
+from lookalike.training.optimiser import create_optimiser
+from lookalike.training.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Embedder:
+    return Embedder(create_backbone("resnet20"), dim=8, pooling_settings={"num_prototypes": 4})
+
+
+def settings(**changes: object) -> Settings:
+    decided = {"lr": 1e-2, "proxy_lr": 100.0, "backbone_lr": 0.1, "pooling_lr": 2.0, "weight_decay": 0.25}
+    return Settings(**{**decided, **changes})  # type: ignore[arg-type]
+
+
+def test_every_parameter_once_at_its_rate(embedder: Embedder) -> None:
+    proxies = objectives.create("proxy-anchor", classes=5, dim=8)
+    optimiser = create_optimiser(embedder, proxies, settings())
+    groups = {group["name"]: group for group in optimiser.param_groups}
+    table = {name: (group["lr"], group["weight_decay"], group["waits"]) for name, group in groups.items()}
+    assert table == {
+        "backbone": (pytest.approx(1e-3), 0.25, True),
+        "backbone, not decayed": (pytest.approx(1e-3), 0.0, True),
+        "pooling": (2e-2, 0.25, False),
+        "head": (1e-2, 0.25, False),
+        "loss": (pytest.approx(1.0), 0.0, False),
+    }
+    held = [id(parameter) for group in optimiser.param_groups for parameter in group["params"]]
+    assert sorted(held) == sorted(id(parameter) for part in (embedder, proxies) for parameter in part.parameters())
+    assert groups["head"]["params"] == [embedder.head.projection.weight]  # type: ignore[union-attr]
+    assert groups["loss"]["params"] == list(proxies.parameters())
+
+
+def test_the_head_alone(embedder: Embedder) -> None:
+    pairs = objectives.create("contrastive")
+    optimiser = create_optimiser(embedder.head, pairs, settings())
+    assert [group["name"] for group in optimiser.param_groups] == ["pooling", "head"]
+    assert not any(group["waits"] for group in optimiser.param_groups)
+    frozen = Embedder(create_backbone("resnet20"), dim=8)
+    freeze(frozen.backbone)
+    assert [group["name"] for group in create_optimiser(frozen, pairs, settings()).param_groups] == ["pooling", "head"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("adam", Adam), ("adamw", AdamW), ("sgd", SGD)])
+def test_kinds(name: str, kind: type, embedder: Embedder) -> None:
+    optimiser = create_optimiser(embedder, nn.Module(), settings(optimiser=name, betas=(0.8, 0.95)))
+    assert type(optimiser) is kind
+    for group in optimiser.param_groups:
+        assert group["momentum"] == 0.8 if name == "sgd" else group["betas"] == (0.8, 0.95)
+
+
+def test_decay_is_coupled_in_adam_and_not_in_adamw() -> None:
+    # Without a gradient Adam sees the decay alone, and takes a step of lr; AdamW shrinks the weight by lr * decay.
+    for name, expected in (("adam", 1 - 1e-2), ("adamw", 1 - 1e-2 * 0.25)):
+        model = nn.Linear(2, 2, bias=False).double()
+        nn.init.ones_(model.weight)
+        optimiser = create_optimiser(model, nn.Module(), settings(optimiser=name))
+        model.weight.grad = torch.zeros_like(model.weight)
+        optimiser.step()
+        torch.testing.assert_close(model.weight.detach(), torch.full((2, 2), expected, dtype=torch.float64))

@@ -1,0 +1,248 @@
+"""What a run decides before it starts: every way to divide the pictures, and every setting that was left open."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lookalike.data.pictures import Pictures, Problem
+from lookalike.training.prepare import decide, divide, fingerprint
+from lookalike.training.settings import Settings
+
+
+def table(*counts: int, splits: list[str] | None = None) -> Pictures:
+    """As many pictures of each class; ``splits``, one for each class."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    return Pictures(
+        name="numbers",
+        names=tuple(f"{label}/{i}" for i, label in enumerate(labels)),
+        labels=labels.astype(np.int64),
+        classes=tuple(f"class {label}" for label in range(len(counts))),
+        reader=None,  # type: ignore[arg-type]  # no pixels here
+        origins=np.arange(len(labels)),
+        splits=None if splits is None else np.repeat(np.array(splits, np.str_), counts),
+    )
+
+
+def test_classes_are_held_out() -> None:
+    pictures = table(*8 * [5])
+    train, held_out, notes = divide(pictures, Settings())
+    assert held_out is not None
+    assert (len(train), len(held_out)) == (30, 10)
+    assert not set(train.classes) & set(held_out.classes)
+    assert notes == [
+        "training on 30 pictures of 6 classes, holding out 10 of 2; measured on classes that are not trained on"
+    ]
+    other = divide(pictures, Settings(seed=1))[1]
+    assert other is not None
+    assert other.classes != held_out.classes
+    last = divide(pictures, Settings(validation_order="contiguous"))[1]
+    assert last is not None
+    assert last.classes == ("class 6", "class 7")
+
+
+def test_the_datas_own_validation_split_goes_first() -> None:
+    splits = ["train", "train", "validation", "test", "test"]
+    train, held_out, notes = divide(table(3, 3, 2, 4, 4, splits=splits), Settings(validation=0.5))
+    assert held_out is not None
+    assert (train.classes, held_out.classes) == (("class 0", "class 1"), ("class 2",))
+    assert "holding out 2 of 1; measured on the data's own validation split" in notes[0]
+
+
+def test_without_one_classes_of_the_training_split_are_held_out() -> None:
+    pictures = table(*8 * [3], *4 * [3], splits=8 * ["train"] + 4 * ["test"])
+    train, held_out, _ = divide(pictures, Settings())
+    assert held_out is not None
+    assert (len(train.classes), len(held_out.classes)) == (6, 2)
+    assert set(train.classes) | set(held_out.classes) == set(pictures.classes[:8])
+
+
+def test_few_classes_hold_out_pictures() -> None:
+    train, held_out, notes = divide(table(8, 8, 8), Settings())
+    assert held_out is not None
+    assert train.classes == held_out.classes
+    assert (train.counts().tolist(), held_out.counts().tolist()) == ([6, 6, 6], [2, 2, 2])
+    assert not set(train.names) & set(held_out.names)
+    assert "too few classes to hold some out: measured on other pictures of the same classes" in notes[0]
+
+
+def test_held_out_classes_without_pairs_are_not_used() -> None:
+    # contiguous: the last two of eight classes have a single picture each, by which nothing can be measured
+    train, held_out, notes = divide(table(*6 * [8], 1, 1), Settings(validation_order="contiguous"))
+    assert held_out is not None
+    assert len(train.classes) == 8
+    assert held_out.counts().tolist() == 6 * [2]
+    assert "other pictures of the same classes" in notes[0]
+    assert notes[1] == "2 training classes have a single picture and no pair"
+
+
+@pytest.mark.parametrize("counts", [(2, 2), (3, 3), (1, 1), (1, 1, 1, 1, 1, 1, 1, 1), (8, 1)])
+def test_too_few_pictures_hold_out_nothing(counts: tuple[int, ...]) -> None:
+    pictures = table(*counts)
+    train, held_out, notes = divide(pictures, Settings())
+    assert held_out is None
+    assert train.names == pictures.names
+    assert "too few pictures to hold some out: the last weights are kept" in notes[0]
+    alone = counts.count(1)
+    assert notes[1:] == (
+        [f"{alone} training class{' has' if alone == 1 else 'es have'} a single picture and no pair"] if alone else []
+    )
+
+
+def test_nothing_is_held_out_if_so_asked() -> None:
+    pictures = table(*8 * [5])
+    train, held_out, notes = divide(pictures, Settings(validation=0))
+    assert held_out is None
+    assert train.names == pictures.names
+    assert notes == [
+        "training on 40 pictures of 8 classes; nothing is held out: the last weights are kept, and no figure tells "
+        "whether they are good"
+    ]
+
+
+def test_problems_are_told_but_not_all() -> None:
+    problems = tuple(Problem(f"{i}.jpg", "empty file") for i in range(7))
+    notes = divide(replace(table(8, 8, 8), problems=problems), Settings())[2]
+    lines = notes[0].splitlines()
+    assert lines[0] == "7 pictures cannot be read and are left out:"
+    assert lines[1] == "  0.jpg: empty file"
+    assert lines[5:] == ["  4.jpg: empty file", "  and 2 more"]
+    assert len(divide(replace(table(8, 8, 8), problems=problems[:5]), Settings())[2][0].splitlines()) == 6
+
+
+@pytest.mark.parametrize(
+    ("pictures", "message"),
+    [
+        (table(5), "training needs pictures of at least two classes, numbers has 1"),
+        (table(5, 5, splits=["train", "test"]), "training needs pictures of at least two classes, numbers has 1"),
+        (table(5, 5, splits=["test", "test"]), "numbers has splits but nothing to train on: no picture is marked"),
+        (
+            table(5, 5, 1, 1, splits=["train", "train", "validation", "validation"]),
+            "the validation split of numbers has no class with two pictures: nothing can be measured on it",
+        ),
+    ],
+)
+def test_data_that_cannot_be_trained_on(pictures: Pictures, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        divide(pictures, Settings())
+
+
+def decided(pretrained: bool = True, has_gpu: bool = False, classes: int = 100, **changes: object) -> Settings:
+    return decide(Settings(**changes), classes, pretrained=pretrained, has_gpu=has_gpu)[0]  # type: ignore[arg-type]
+
+
+def test_nothing_is_left_open() -> None:
+    for pretrained in (True, False):
+        for has_gpu in (True, False):
+            settings = decided(pretrained, has_gpu)
+            for name in ("freeze_backbone", "freeze_batch_norm", "start", "lr", "per_class", "proxy_lr", "warm_up"):
+                assert getattr(settings, name) is not None, name
+            assert settings.save_every == settings.evaluate_every == 100
+            # and what is decided stays so: a resumed run asks again
+            assert decide(settings, 100, pretrained=pretrained, has_gpu=has_gpu)[0] == settings
+
+
+@pytest.mark.parametrize(
+    ("pretrained", "has_gpu", "frozen", "lr", "start"),
+    [
+        (True, False, True, 1e-4, "pca"),
+        (True, True, False, 3e-4, "pca"),
+        (False, False, False, 1e-3, "random"),
+        (False, True, False, 1e-3, "random"),
+    ],
+)
+def test_what_depends_on_weights_and_machine(
+    pretrained: bool, has_gpu: bool, frozen: bool, lr: float, start: str
+) -> None:
+    settings, notes = decide(Settings(), 100, pretrained=pretrained, has_gpu=has_gpu)
+    assert (settings.freeze_backbone, settings.lr, settings.start) == (frozen, lr, start)
+    assert settings.freeze_batch_norm == pretrained
+    assert (notes != []) == frozen
+    if frozen:
+        assert notes[0].startswith("no GPU: the backbone stays frozen")
+
+
+def test_what_was_said_is_kept() -> None:
+    said = {
+        "freeze_backbone": False,
+        "freeze_batch_norm": False,
+        "start": "random",
+        "lr": 0.5,
+        "per_class": 8,
+        "proxy_lr": 3.0,
+        "warm_up": 7,
+        "save_every": 9,
+        "precision": "16-mixed",
+        "pooling_settings": {"sharpness": 2.0, "init": "random", "keep": 0.5},
+    }
+    settings = decided(**said)
+    assert {name: getattr(settings, name) for name in said} == said
+
+
+def test_a_frozen_backbone_with_random_weights_is_remarked_on() -> None:
+    _, notes = decide(Settings(freeze_backbone=True), 100, pretrained=False, has_gpu=False)
+    assert notes == ["the backbone is frozen with random weights, which is hardly ever wanted"]
+
+
+def test_batches_are_fitted_to_few_classes() -> None:
+    settings, notes = decide(Settings(), 3, pretrained=True, has_gpu=True)
+    assert (settings.batch_size, settings.per_class) == (12, 4)
+    assert notes == ["4 pictures of each of 3 classes make batches of 12, not 32"]
+    assert decided(classes=8).batch_size == 32
+    assert decided(classes=7).batch_size == 28
+    assert decided(loss="proxy-anchor", classes=7).batch_size == 7  # one picture of each class
+    assert decided(batch_size=2).per_class == 2
+    with pytest.raises(ValueError, match=r"^batch_size must be a multiple of per_class 5, got 32$"):
+        decided(per_class=5)
+    with pytest.raises(ValueError, match=r"^batch_size must be a multiple of per_class 8, got 4$"):
+        decided(per_class=8, batch_size=4)
+
+
+def test_proxies_have_their_own_rate_and_the_backbone_waits_for_them() -> None:
+    settings = decided(has_gpu=True, loss="proxy-anchor", evaluate_every=250)
+    assert (settings.proxy_lr, settings.warm_up, settings.per_class) == (100.0, 250, 1)
+    assert decided(loss="proxy-anchor").warm_up == 0  # frozen: nothing has to wait
+    assert decided(has_gpu=True).warm_up == 0
+    assert decided(has_gpu=True, loss="proxy-anchor", warm_up=0).warm_up == 0
+
+
+def test_presets() -> None:
+    assert decided(loss="proxy-anchor", preset="sop").lr == 5e-6
+    assert decided(loss="proxy-anchor", preset="cub").lr == 1e-4
+    assert decided(loss="proxy-anchor", preset="sop", lr=1.0).lr == 1.0
+    assert decided(loss="proxy-anchor", preset="sop").pooling_settings["sharpness"] == 0.5
+    assert decided(loss="proxy-anchor").pooling_settings["sharpness"] == 5.0
+    assert decided(loss="contrastive", preset="sop").pooling_settings["sharpness"] == 5.0
+
+
+def test_prototypes_start_from_data_one_way_or_the_other() -> None:
+    assert decided(pretrained=False).pooling_settings == {"sharpness": 5.0, "init": "k-centre"}
+    assert decided(pretrained=True).pooling_settings == {"sharpness": 5.0}  # by the pca start
+    assert decided(pooling="average").pooling_settings == {}
+    settings = Settings(pooling_settings={"keep": 0.5})
+    decide(settings, 10, pretrained=False, has_gpu=False)
+    assert settings.pooling_settings == {"keep": 0.5}
+
+
+def test_without_a_projection_there_is_no_pca() -> None:
+    assert decided(dim=None).start == "random"
+
+
+def test_unknown_losses_are_found_here() -> None:
+    with pytest.raises(ValueError, match="no objective is called 'contrastiv'; did you mean 'contrastive'"):
+        decided(loss="contrastiv")
+
+
+def test_fingerprint() -> None:
+    pictures = table(3, 3)
+    same = fingerprint(table(3, 3))
+    assert fingerprint(pictures) == same
+    others = [
+        pictures.take([1, 0, 2, 3, 4, 5]),
+        pictures.take(range(5)),
+        replace(pictures, labels=np.array([0, 0, 1, 1, 1, 1])),
+        replace(pictures, classes=("class 0", "class 2")),
+        replace(pictures, names=("x", *pictures.names[1:])),
+        replace(pictures, names=("caf\udce9", *pictures.names[1:])),  # a file's name that is not UTF-8
+    ]
+    assert len({same, *map(fingerprint, others)}) == 7

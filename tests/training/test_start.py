@@ -1,0 +1,147 @@
+"""The head's start from data, of pictures and of cached features."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from lookalike import data
+from lookalike.data.pictures import Pictures
+from lookalike.data.sampler import ClassBatches
+from lookalike.geometry import clip
+from lookalike.models import Embedder, create_backbone
+from lookalike.training import start
+from lookalike.training.display import Display
+from lookalike.training.features import FeatureCache
+from lookalike.training.feeds import FeatureFeed, PictureFeed
+from lookalike.training.settings import Settings
+from lookalike.training.start import start_head
+from lookalike.training.stopping import Stopped, StopRequest
+
+PCA = Settings(start="pca", dim=8, freeze_backbone=False)
+
+
+@pytest.fixture(scope="module")
+def pictures(class_folders: Path) -> Pictures:
+    return data.load(class_folders)
+
+
+def embedder(num_prototypes: int = 8, pooling: str = "gsp", **pooling_settings: object) -> Embedder:
+    torch.manual_seed(0)
+    settings = {"num_prototypes": num_prototypes, **pooling_settings} if pooling == "gsp" else {}
+    return Embedder(create_backbone("resnet20"), dim=8, pooling=pooling, pooling_settings=settings)
+
+
+def run(model: Embedder, pictures: Pictures, settings: Settings, stop: StopRequest | None = None) -> str:
+    batches = ClassBatches(pictures.labels, 4, 2)
+    feed = PictureFeed(pictures, model.input_spec, batches, workers=0, crop="area", flip=True)
+    return start_head(model, feed, pictures, settings, Display(stop or StopRequest(), quiet=True))
+
+
+@torch.no_grad()
+def averages(model: Embedder, pictures: Pictures) -> torch.Tensor:
+    """Mean local features (n, C), picture by picture."""
+    batches = ClassBatches(pictures.labels, 4, 2)
+    feed = PictureFeed(pictures, model.input_spec, batches, workers=0)
+    return model.eval().backbone(torch.cat(list(feed.evaluation(pictures)))).mean(1)
+
+
+def test_random_leaves_all_as_it_is(pictures: Pictures) -> None:
+    model = embedder()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert run(model, pictures, replace(PCA, start="random")) == "start: random weights"
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_projection_keeps_the_principal_directions(pictures: Pictures) -> None:
+    model = embedder()
+    text = run(model, pictures, PCA)
+    assert "start: 8 principal directions of 64, which hold " in text
+    assert text.endswith("local features have a median norm of 2.00")
+    assert model.head.projection is not None
+    weight = model.head.projection.weight.detach()
+    gram = weight @ weight.T
+    torch.testing.assert_close(gram, gram[0, 0] * torch.eye(8), rtol=1e-4, atol=1e-5)  # orthogonal, one length
+    points = averages(model, pictures).double()
+    _, sizes, directions = torch.linalg.svd(points, full_matrices=False)
+    unit = (weight / weight.norm(dim=1, keepdim=True)).double()
+    torch.testing.assert_close((unit @ directions[:8].T).abs(), torch.eye(8).double(), rtol=0, atol=1e-2)
+    assert f"which hold {(sizes[:8] ** 2).sum() / (sizes**2).sum():.1%};" in text
+
+
+def test_median_norm_is_what_was_asked_for(pictures: Pictures) -> None:
+    assert "median norm of 3.50" in run(embedder(), pictures, replace(PCA, median_norm=3.5))
+
+
+def test_prototypes_are_averages_of_pictures(pictures: Pictures) -> None:
+    model = embedder()
+    run(model, pictures, PCA)
+    prototypes = model.head.pooling.prototypes.detach()
+    candidates = clip(model.head.project(averages(model, pictures)).detach())
+    distances = torch.cdist(prototypes, candidates)
+    assert distances.amin(1).max() < 1e-3
+    assert len(distances.argmin(1).unique()) == 8
+
+
+def test_prototypes_from_places(pictures: Pictures) -> None:
+    from_pictures, from_places = embedder(), embedder()
+    run(from_pictures, pictures, PCA)
+    text = run(from_places, pictures, replace(PCA, prototypes_from="places"))
+    assert not torch.equal(from_places.head.pooling.prototypes, from_pictures.head.pooling.prototypes)
+    assert "too few" not in text
+
+
+def test_few_pictures_are_enough(pictures: Pictures) -> None:
+    """64 prototypes are the default, and somebody begins with a dozen pictures."""
+    model = embedder(num_prototypes=64)
+    text = run(model, pictures.take(range(12)), PCA)
+    assert text.endswith("; prototypes from places, as 12 pictures are too few for 64")
+    assert len(model.head.pooling.prototypes.unique(dim=0)) == 64
+
+
+@pytest.mark.parametrize("init", ["random", "k-centre"])
+def test_what_was_said_of_the_prototypes_is_kept(init: str, pictures: Pictures) -> None:
+    model = embedder(init=init, memory=16)
+    before = model.head.pooling.prototypes.detach().clone()
+    run(model, pictures, replace(PCA, pooling_settings={"init": init}))
+    assert model.head.pooling.ready
+    assert torch.equal(model.head.pooling.prototypes, before) == (init == "random")
+
+
+def test_other_poolings_start_too(pictures: Pictures) -> None:
+    model = embedder(pooling="average")
+    assert run(model, pictures, PCA).startswith("start: 8 principal directions")
+
+
+def test_cached_features_start_as_the_pictures_do(pictures: Pictures, tmp_path: Path) -> None:
+    from_pictures, from_features = embedder(), embedder()
+    run(from_pictures, pictures, PCA)
+    cache = FeatureCache(tmp_path, from_features.backbone, from_features.input_spec)
+    cache.fill(cache.missing([(pictures, 1)]), workers=0, tick=lambda _: None)
+    cache.store.refresh()
+    feed = FeatureFeed(pictures, cache, ClassBatches(pictures.labels, 4, 2), views=1)
+    settings = replace(PCA, freeze_backbone=True)
+    start_head(from_features, feed, pictures, settings, Display(StopRequest(), quiet=True))
+    for name in ("projection.weight", "pooling.prototypes"):
+        one, other = (dict(model.head.named_parameters())[name] for model in (from_pictures, from_features))
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
+
+
+def test_the_seed_chooses_the_sample(pictures: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "PICTURES", 16)
+    models = [embedder() for _ in range(3)]
+    state = torch.get_rng_state()
+    for model, seed in zip(models, (0, 0, 1), strict=True):
+        run(model, pictures, replace(PCA, seed=seed))
+    assert torch.equal(torch.get_rng_state(), state)
+    weights = [model.head.projection.weight for model in models if model.head.projection is not None]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_it_can_be_stopped(pictures: Pictures) -> None:
+    stop = StopRequest()
+    stop.requested = 15
+    with pytest.raises(Stopped):
+        run(embedder(), pictures, PCA, stop)
