@@ -175,7 +175,7 @@ def test_a_new_run_never_writes_into_what_is_there(class_folders: Path, tmp_path
         ({"loss": "contrastiv"}, "did you mean 'contrastive'"),
         ({"pooling": "gps"}, "no pooling is called 'gps'"),
         ({"backbone": "resnet21"}, "no backbone is called 'resnet21'"),
-        ({"loss_settings": {"margin": 1}}, "contrastive-distance has no setting 'margin'"),
+        ({"loss_settings": {"margin": 1}}, "multi-similarity has no setting 'margin'"),
         ({"pooling_settings": {"keep": 2.0}}, "keep must be in"),
         ({"data": "nowhere"}, "there is no folder, CSV or data set 'nowhere'"),
         ({"batch_size": 7}, "batch_size must be a multiple of per_class"),

@@ -135,7 +135,7 @@ def test_nothing_is_left_open() -> None:
     for pretrained in (True, False):
         for has_gpu in (True, False):
             settings = decided(pretrained, has_gpu)
-            for name in ("freeze_backbone", "freeze_batch_norm", "start", "lr", "per_class", "proxy_lr", "warm_up"):
+            for name in ("freeze_backbone", "freeze_batch_norm", "start", "per_class", "proxy_lr", "warm_up"):
                 assert getattr(settings, name) is not None, name
             assert settings.save_every == settings.evaluate_every == 100
             # and what is decided stays so: a resumed run asks again
@@ -145,14 +145,14 @@ def test_nothing_is_left_open() -> None:
 @pytest.mark.parametrize(
     ("pretrained", "has_gpu", "frozen", "lr", "start"),
     [
-        (True, False, True, 1e-4, "pca"),
-        (True, True, False, 3e-4, "pca"),
+        (True, False, True, None, "pca"),
+        (True, True, False, None, "pca"),
         (False, False, False, 1e-3, "random"),
         (False, True, False, 1e-3, "random"),
     ],
 )
 def test_what_depends_on_weights_and_machine(
-    pretrained: bool, has_gpu: bool, frozen: bool, lr: float, start: str
+    pretrained: bool, has_gpu: bool, frozen: bool, lr: float | None, start: str
 ) -> None:
     settings, notes = decide(Settings(), 100, pretrained=pretrained, has_gpu=has_gpu)
     assert (settings.freeze_backbone, settings.lr, settings.start) == (frozen, lr, start)
@@ -208,7 +208,7 @@ def test_proxies_have_their_own_rate_and_the_backbone_waits_for_them() -> None:
 
 def test_presets() -> None:
     assert decided(loss="proxy-anchor", preset="sop").lr == 5e-6
-    assert decided(loss="proxy-anchor", preset="cub").lr == 1e-4
+    assert decided(loss="proxy-anchor", preset="cub").lr is None  # the start of the head decides
     assert decided(loss="proxy-anchor", preset="sop", lr=1.0).lr == 1.0
     assert decided(loss="proxy-anchor", preset="sop").pooling_settings["sharpness"] == 0.5
     assert decided(loss="proxy-anchor").pooling_settings["sharpness"] == 5.0

@@ -42,9 +42,15 @@ def run(model: Embedder, pictures: Pictures, settings: Settings, stop: StopReque
 @torch.no_grad()
 def averages(model: Embedder, pictures: Pictures) -> torch.Tensor:
     """Mean local features (n, C), picture by picture."""
+    return places(model, pictures).mean(1)
+
+
+@torch.no_grad()
+def places(model: Embedder, pictures: Pictures) -> torch.Tensor:
+    """All local features (n, N, C)."""
     batches = ClassBatches(pictures.labels, 4, 2)
     feed = PictureFeed(pictures, model.input_spec, batches, workers=0)
-    return model.eval().backbone(torch.cat(list(feed.evaluation(pictures)))).mean(1)
+    return model.eval().backbone(torch.cat(list(feed.evaluation(pictures))))
 
 
 def test_random_leaves_all_as_it_is(pictures: Pictures) -> None:
@@ -54,7 +60,8 @@ def test_random_leaves_all_as_it_is(pictures: Pictures) -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_the_projection_keeps_the_principal_directions(pictures: Pictures) -> None:
+def test_the_projection_keeps_the_principal_directions(pictures: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "PLACES", 64)  # all of them
     model = embedder()
     text = run(model, pictures, PCA)
     assert "start: 8 principal directions of 64, which hold " in text
@@ -63,7 +70,7 @@ def test_the_projection_keeps_the_principal_directions(pictures: Pictures) -> No
     weight = model.head.projection.weight.detach()
     gram = weight @ weight.T
     torch.testing.assert_close(gram, gram[0, 0] * torch.eye(8), rtol=1e-4, atol=1e-5)  # orthogonal, one length
-    points = averages(model, pictures).double()
+    points = places(model, pictures).flatten(0, 1).double()
     _, sizes, directions = torch.linalg.svd(points, full_matrices=False)
     unit = (weight / weight.norm(dim=1, keepdim=True)).double()
     torch.testing.assert_close((unit @ directions[:8].T).abs(), torch.eye(8).double(), rtol=0, atol=1e-2)

@@ -21,7 +21,7 @@ from lookalike.training.feeds import FeatureFeed, Feed, PictureFeed
 from lookalike.training.prepare import decide, divide, fingerprint
 from lookalike.training.run_folder import RunFolder, differences
 from lookalike.training.settings import Settings
-from lookalike.training.start import start_head
+from lookalike.training.start import gentle_rate, start_head
 from lookalike.training.stopping import StopRequest
 
 T = TypeVar("T")
@@ -126,6 +126,7 @@ def assemble(settings: Settings, stop: StopRequest) -> Assembly:
         )
     if state is None:
         display.say(start_head(embedder, feed, train, settings, display))
+        settings = replace(settings, lr=settings.lr or gentle_rate(embedder))
         if fabric.global_rank == 0:
             folder.write_settings(settings)
             folder.write_json("data.json", describe(pictures, train, validation))

@@ -36,7 +36,10 @@ def divide(pictures: Pictures, settings: Settings) -> tuple[Pictures, Pictures |
 def decide(
     settings: Settings, classes: int, *, pretrained: bool, has_gpu: bool, world_size: int = 1
 ) -> tuple[Settings, list[str]]:
-    """Settings with nothing left open, and what there is to say about it. ``classes`` are those to train on."""
+    """Settings with nothing left open, and what there is to say about it. ``classes`` are those to train on.
+
+    Only the rate of a head that starts from data is decided later, by that start.
+    """
     notes = []
     hints = objectives.training_hints(settings.loss, settings.preset)
     frozen = settings.freeze_backbone
@@ -61,7 +64,7 @@ def decide(
         freeze_batch_norm=pretrained if settings.freeze_batch_norm is None else settings.freeze_batch_norm,
         start=start,
         pooling_settings=pooling_settings,
-        lr=settings.lr or _usual_rate(pretrained, frozen, hints.learning_rate if settings.preset else None),
+        lr=settings.lr or (hints.learning_rate if settings.preset else None) or (1e-3 if start == "random" else None),
         per_class=per_class,
         batch_size=batch_size,
         proxy_lr=settings.proxy_lr or hints.rate_multiplier,
@@ -69,12 +72,6 @@ def decide(
         save_every=settings.save_every or settings.evaluate_every,
     )
     return decided, [*notes, *([note] if note else [])]
-
-
-def _usual_rate(pretrained: bool, frozen: bool, published: float | None) -> float:
-    if published is not None:
-        return published
-    return 1e-3 if not pretrained else 1e-4 if frozen else 3e-4
 
 
 def fingerprint(pictures: Pictures) -> str:

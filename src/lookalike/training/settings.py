@@ -56,7 +56,7 @@ class Settings:
     )
 
     # the loss
-    loss: str = setting("contrastive-distance", "name of the loss")
+    loss: str = setting("multi-similarity", "name of the loss")
     preset: Literal["cub", "cars", "inshop", "sop"] | None = setting(
         None, "the papers' settings of the loss for a data set"
     )
@@ -83,9 +83,9 @@ class Settings:
     steps: int = setting(1000, "training steps at most")
     optimiser: Literal["adam", "adamw", "sgd"] = setting("adam", "adam has L2 decay as the papers do, adamw decoupled")
     lr: float | None = setting(
-        None, "learning rate of the head; null: 1e-4 with a frozen backbone, 1e-3 without weights, else 3e-4"
+        None, "learning rate; null: 1e-3 from a random start, else one that does not forget the start"
     )
-    backbone_lr: float = setting(0.1, "rate of the backbone, as a multiple of lr")
+    backbone_lr: float = setting(1.0, "rate of the backbone, as a multiple of lr")
     pooling_lr: float = setting(1.0, "rate of the pooling's parameters, as a multiple of lr")
     proxy_lr: float | None = setting(
         None, "rate of the loss's own parameters, as a multiple of lr; null: as its papers do"

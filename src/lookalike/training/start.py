@@ -17,6 +17,7 @@ from lookalike.training.settings import Settings
 
 PICTURES = 1024
 PLACES = 16  # local features taken of each picture
+RELATIVE_RATE = 0.0075
 
 
 @torch.no_grad()
@@ -25,7 +26,7 @@ def start_head(embedder: Embedder, feed: Feed, train: Pictures, settings: Settin
     if settings.start == "random":
         return "start: random weights"
     local, averages = _sample(embedder, feed, train, settings, display)
-    start = embedder.head.start_from_pca(local, averages, scale_to_median_norm=settings.median_norm)
+    start = embedder.head.start_from_pca(local, scale_to_median_norm=settings.median_norm)
     text = f"start: {embedder.head.dim} principal directions of {local.shape[1]}, which hold {start.kept:.1%}; "
     text += f"local features have a median norm of {start.median_norm:.2f}"
     pooling = embedder.head.pooling
@@ -36,6 +37,17 @@ def start_head(embedder: Embedder, feed: Feed, train: Pictures, settings: Settin
             text += f"; prototypes from places, as {len(averages)} pictures are too few for {pooling.num_prototypes}"
         pooling.init_from(embedder.head.project(candidates))
     return text
+
+
+def gentle_rate(embedder: Embedder) -> float:
+    """A rate that does not forget the start: with Adam, a step changes a weight by less than 1 % of the usual size.
+
+    Chosen on CUB's training classes with features of EfficientNet-lite0; relative, because the size of the weights
+    that give local features a set norm depends on the backbone.
+    """
+    projection = embedder.head.projection
+    assert projection is not None
+    return float(f"{RELATIVE_RATE * float(projection.weight.detach().square().mean().sqrt()):.2g}")
 
 
 def _sample(
