@@ -63,7 +63,7 @@ def test_features_are_the_backbones_of_the_very_pictures(
 ) -> None:
     feed = features(cache, pictures, views=1)
     transform = evaluation_transform(backbone.spec)
-    for (inputs, labels), draws in zip(islice(feed.training(0), 3), batches(pictures), strict=False):
+    for (inputs, labels, _), draws in zip(islice(feed.training(0), 3), batches(pictures), strict=False):
         chosen = [draw.index for draw in draws]
         expected = backbone(torch.stack([transform(pictures.image(i)) for i in chosen]))
         torch.testing.assert_close(inputs, expected, rtol=1e-3, atol=1e-4)
@@ -75,7 +75,7 @@ def test_views_take_turns(cache: FeatureCache, pictures: Pictures, every_view: T
     feed = features(cache, pictures, views=3)
     steps = feed.batches.steps_per_epoch()
     seen: dict[int, list[int]] = {}
-    for (inputs, _), draws in zip(islice(feed.training(0), 3 * steps), batches(pictures), strict=False):
+    for (inputs, _, _), draws in zip(islice(feed.training(0), 3 * steps), batches(pictures), strict=False):
         for got, draw in zip(inputs, draws, strict=True):
             view = next(view for view in range(3) if torch.equal(got, every_view[view, draw.index]))
             assert view == (draw.epoch + draw.turn) % 3

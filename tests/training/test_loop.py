@@ -46,6 +46,15 @@ VARIANTS = {
         "per_class": 1,
         "optimiser": "adamw",
     },
+    "zero-shot, memory, centres": {
+        "loss": "c1",
+        "zero_shot": 0.1,
+        "memory": 3,
+        "memory_start": 2,
+        "centres": 0.1,
+        "centres_settings": {"sample": 4},
+    },
+    "ccp": {"loss": "c1", "ccp": True, "ccp_proxies": 2, "ccp_pool": 4, "ccp_patience": 1, "evaluate_every": 2},
     "frozen": {"freeze_backbone": True, "start": "pca", "views": 2},
 }
 
@@ -53,13 +62,16 @@ VARIANTS = {
 def final(out: Path) -> dict[str, torch.Tensor]:
     """All that decides how a run would go on, as tensors by name."""
     state = torch.load(out / "state" / "last.pt", weights_only=True)
-    tensors = {f"learner {name}": value for name, value in state["learner"].items()}
+    tensors = {f"learner {name}": value for name, value in state["learner"].items() if isinstance(value, torch.Tensor)}
+    for name, extra in state["learner"].items():
+        if isinstance(extra, dict):  # a memory
+            tensors |= {f"{name} {key}": torch.as_tensor(value) for key, value in extra.items()}
     for number, values in state["optimiser"]["state"].items():
         tensors |= {f"optimiser {number} {name}": value for name, value in values.items()}
     tensors |= {f"best {name}": value for name, value in load_file(out / "model.safetensors").items()}
     rows = [
         {name: value for name, value in row.items() if name not in ("seconds", "pictures/s")}
-        for row in state["progress"]["rows"]
+        for row in state["log"]["rows"]
     ]
     tensors["rows"] = torch.frombuffer(bytearray(json.dumps([rows, state["rates"]]).encode()), dtype=torch.uint8)
     return tensors
@@ -178,6 +190,12 @@ def test_a_new_run_never_writes_into_what_is_there(class_folders: Path, tmp_path
         ({"loss_settings": {"margin": 1}}, "multi-similarity has no setting 'margin'"),
         ({"pooling_settings": {"keep": 2.0}}, "keep must be in"),
         ({"data": "nowhere"}, "there is no folder, CSV or data set 'nowhere'"),
+        ({"zero_shot": 0.1, "pooling": "average", "pooling_settings": {}}, "needs a pooling with prototypes"),
+        ({"memory": 3, "loss": "proxy-anchor"}, "--memory needs a loss on pairs"),
+        ({"memory": 3}, "it would never be used"),
+        ({"ccp": True, "memory": 3, "memory_start": 1}, "choose one of them"),
+        ({"ccp": True, "validation": 0.0}, "nothing is: see --validation"),
+        ({"ccp": True, "loss": "soft-triple"}, "--ccp needs a loss on pairs"),
         ({"batch_size": 7}, "batch_size must be a multiple of per_class"),
     ],
 )

@@ -57,5 +57,7 @@ def _summary(figures: dict[str, Any], settings: Settings) -> str:
         lines += [f"{name:<28}{100 * row['MAP@R']:>8.2f}{100 * row['P@1']:>8.2f}" for name, row in named if row]
         if figures["best_step"] == 0:
             lines += ["nothing was better than the start, so the start is what is kept: try more steps or another --lr"]
+    if figures.get("zero_shot_skipped"):
+        lines += [f"{figures['zero_shot_skipped']:.1%} of the batches had a single class: no zero-shot loss in those"]
     lines += [f"the model is in {out}", f"next: lookalike evaluate {out} OTHER_PICTURES"]
     return "\n".join(lines)

@@ -10,24 +10,30 @@ from lookalike.objectives.contrastive import Contrastive, ContrastiveDistance
 from lookalike.objectives.gather import Gathered
 from lookalike.objectives.library import Circle, LiftedStructure, Triplet
 from lookalike.objectives.margin import Margin
+from lookalike.objectives.memory import CrossBatchMemory, with_memory
 from lookalike.objectives.multi_similarity import MultiSimilarity
 from lookalike.objectives.n_pair import NPair
 from lookalike.objectives.pairs import PairObjective
 from lookalike.objectives.presets import preset_hints, preset_settings
 from lookalike.objectives.proxies import ProxyAnchor, ProxyNCA, ProxyNCAPlusPlus, ProxyObjective
 from lookalike.objectives.soft_triple import SoftTriple
+from lookalike.objectives.zero_shot import ZeroShot
 
 __all__ = [
     "Composed",
+    "CrossBatchMemory",
     "Gathered",
     "Hints",
     "Loss",
     "Objective",
     "PairObjective",
     "ProxyObjective",
+    "ZeroShot",
     "create",
     "names",
+    "takes",
     "training_hints",
+    "with_memory",
 ]
 
 _OBJECTIVES: dict[str, type[Objective]] = {
@@ -87,6 +93,11 @@ def training_hints(name: str, preset: str | None = None) -> Hints:
     """
     name, kind = _find(name)
     return preset_hints(name, kind.hints, preset)
+
+
+def takes(name: str, setting: str) -> bool:
+    """Whether the objective of that name has the setting."""
+    return setting in signature(_find(name)[1]).parameters
 
 
 def _find(name: str) -> tuple[str, type[Objective]]:

@@ -1,6 +1,6 @@
 """What every objective is: vectors and labels go in, one number to be made small comes out, and figures for the log.
 
-    objective(embeddings (B, D), labels (B,), attributes=None) -> Loss(value, parts)
+    objective(embeddings (B, D), labels (B,), attributes=None, pictures=None) -> Loss(value, parts)
 
 Computed in fp32 (fp64 for fp64 embeddings), also under autocast: exponents of 40 times a cosine are no place for bf16.
 """
@@ -36,18 +36,33 @@ class Objective(nn.Module):
     """Holds the settings and opens the door: a subclass says in ``compute`` what the loss is."""
 
     hints: ClassVar[Hints] = Hints()
+    needs_attributes: bool = False  # the pooling's, beside the embeddings
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
         self.settings = settings
 
-    def forward(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None) -> Loss:
-        """Embeddings (B, D), labels (B,) int64 and, for objectives that look at them, attributes (B, m)."""
-        check_vectors("embeddings", embeddings, labels)
-        with without_autocast(embeddings.device):
-            return self.compute(precise(embeddings), labels, None if attributes is None else precise(attributes))
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        attributes: Tensor | None = None,
+        pictures: Tensor | None = None,
+    ) -> Loss:
+        """Embeddings (B, D), labels (B,) int64 and, for objectives that look at them, attributes (B, m) and pictures.
 
-    def compute(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None) -> Loss:
+        pictures: (B,) int64, which picture each is, as by its place in the training set.
+        """
+        check_vectors("embeddings", embeddings, labels)
+        check_pictures(pictures, len(embeddings))
+        known = {} if pictures is None else {"pictures": pictures}  # so that a compute without them will do
+        with without_autocast(embeddings.device):
+            attributes = None if attributes is None else precise(attributes)
+            return self.compute(precise(embeddings), labels, attributes, **known)
+
+    def compute(
+        self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
+    ) -> Loss:
         """As ``forward``, of tensors that were checked, in full precision."""
         raise NotImplementedError
 
@@ -74,6 +89,16 @@ def check_vectors(name: str, vectors: Tensor, labels: Tensor) -> None:
         raise ValueError(f"{name} must have the shape (at least one, dimensions), got {tuple(vectors.shape)}")
     if labels.shape != vectors.shape[:1]:
         raise ValueError(f"the labels of {name} must have the shape ({len(vectors)},), got {tuple(labels.shape)}")
+
+
+def check_pictures(pictures: Tensor | None, count: int) -> None:
+    if pictures is None:
+        return
+    if not isinstance(pictures, Tensor) or pictures.is_floating_point() or pictures.dtype == torch.bool:
+        kind = pictures.dtype if isinstance(pictures, Tensor) else type(pictures).__name__
+        raise TypeError(f"pictures must be a tensor of integers, which picture each is, got {kind}")
+    if pictures.shape != (count,):
+        raise ValueError(f"pictures must have the shape ({count},), got {tuple(pictures.shape)}")
 
 
 def check_labels(labels: Tensor, classes: int) -> None:

@@ -13,7 +13,7 @@ from lookalike.objectives.base import Loss, Objective
 
 
 class Composed(Objective):
-    """parts: name -> (weight, objective). All of them see the embeddings, the labels and the attributes.
+    """parts: name -> (weight, objective). All of them see whatever is known of the batch.
 
     >>> from lookalike.objectives import create
     >>> both = Composed({"metric": (0.9, create("c2")), "centres": (0.1, create("proxy-nca++", classes=4, dim=8))})
@@ -30,11 +30,14 @@ class Composed(Objective):
         super().__init__()
         self.weights = self.settings = {name: float(weight) for name, (weight, _) in parts.items()}
         self.objectives = nn.ModuleDict({name: objective for name, (_, objective) in parts.items()})
+        self.needs_attributes = any(getattr(part, "needs_attributes", False) for part in self.objectives.values())
 
-    def compute(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None) -> Loss:
+    def compute(
+        self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
+    ) -> Loss:
         values, parts = [], {}
         for name, objective in self.objectives.items():
-            loss: Loss = objective(embeddings, labels, attributes)
+            loss: Loss = objective(embeddings, labels, attributes, pictures)
             values.append(self.weights[name] * loss.value)
             parts[name] = loss.value.detach()
             parts.update({f"{name}/{part}": figure for part, figure in loss.parts.items()})

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from lookalike.checks import promise
-from lookalike.objectives.base import Loss, Objective, check_vectors, precise
+from lookalike.objectives.base import Loss, Objective, check_pictures, check_vectors, precise
 
 
 class Gathered(nn.Module):
@@ -32,14 +32,22 @@ class Gathered(nn.Module):
         super().__init__()
         self.objective = objective
 
-    def forward(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None) -> Loss:
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        attributes: Tensor | None = None,
+        pictures: Tensor | None = None,
+    ) -> Loss:
         if world_size() == 1:
-            return self.objective(embeddings, labels, attributes)
+            return self.objective(embeddings, labels, attributes, pictures)
         check_vectors("embeddings", embeddings, labels)
+        check_pictures(pictures, len(embeddings))
         _check_even(embeddings)
         joined = gather_with_gradient(precise(embeddings))
         joined_attributes = None if attributes is None else gather_with_gradient(precise(attributes))
-        return self.objective(joined, gather(labels), joined_attributes)
+        joined_pictures = None if pictures is None else gather(pictures)
+        return self.objective(joined, gather(labels), joined_attributes, joined_pictures)
 
     def proxy_parameters(self) -> list[nn.Parameter]:
         return self.objective.proxy_parameters()

@@ -46,8 +46,10 @@ class PairObjective(Objective):
         super().__init__(**settings, normalise=normalise)
         self.normalise = normalise
 
-    def compute(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None) -> Loss:
-        del attributes  # pairs are of vectors
+    def compute(
+        self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
+    ) -> Loss:
+        del attributes, pictures  # pairs are of vectors; in a batch each has a place of its own
         vectors = normalize(embeddings) if self.normalise else embeddings
         same = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
         return self.compare(_pair_up(vectors, labels, vectors, labels, same))

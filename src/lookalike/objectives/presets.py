@@ -56,6 +56,13 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 
+# Of a cross-batch memory, in batches. It joins in after so many steps of the plain loss.
+MEMORY_BATCHES: dict[str, dict[str, int]] = {
+    "large": {"cub": 25, "cars": 25, "inshop": 400, "sop": 1400},
+    "small": {"cub": 3, "cars": 3, "inshop": 100, "sop": 400},
+}
+MEMORY_STARTS_AFTER = 1000
+
 LEARNING_RATES: dict[str, dict[str, float]] = {"proxy-anchor": {"sop": 5e-6}}
 
 

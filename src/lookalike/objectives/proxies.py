@@ -50,8 +50,10 @@ class ProxyObjective(Objective):
     def proxy_parameters(self) -> list[nn.Parameter]:
         return [self.proxies]
 
-    def compute(self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None) -> Loss:
-        del attributes  # classes are told apart by vectors
+    def compute(
+        self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
+    ) -> Loss:
+        del attributes, pictures  # classes are told apart by vectors
         if embeddings.shape[1] != self.dim:
             raise ValueError(f"embeddings must have {self.dim} dimensions as the proxies, got {embeddings.shape[1]}")
         check_labels(labels, self.classes)

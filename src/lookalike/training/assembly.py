@@ -15,9 +15,11 @@ from lookalike.data.files import reading_at_least
 from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
 from lookalike.models import Embedder
+from lookalike.objectives.between_proxies import BetweenProxies
 from lookalike.training.display import Display
 from lookalike.training.features import FeatureCache, default_folder
 from lookalike.training.feeds import FeatureFeed, Feed, PictureFeed
+from lookalike.training.objective import create_objective
 from lookalike.training.prepare import decide, divide, fingerprint
 from lookalike.training.run_folder import RunFolder, differences
 from lookalike.training.settings import Settings
@@ -37,6 +39,7 @@ class Assembly:
     validation: Pictures | None
     embedder: Embedder
     objective: objectives.Objective
+    proxies: BetweenProxies | None  # of the objective, where CCP chooses them
     feed: Feed
     fingerprints: list[str]
     state: dict[str, Any] | None  # of the run that is resumed
@@ -61,6 +64,10 @@ class Assembly:
     def pooling_is_ready(self) -> bool:
         """False while prototypes wait for their start from data."""
         return getattr(self.embedder.head.pooling, "ready", True)
+
+    @property
+    def steps_done(self) -> int:
+        return 0 if self.state is None else int(self.state["progress"]["step"])
 
     def epochs(self, steps: int) -> float:
         return steps * self.settings.accumulate / self.feed.batches.steps_per_epoch(0)
@@ -101,8 +108,8 @@ def assemble(settings: Settings, stop: StopRequest) -> Assembly:
     enough = 2 * embedder.input_spec.resize_to
     train = reading_at_least(train, enough)
     validation = None if validation is None else reading_at_least(validation, enough)
-    objective = objectives.create(
-        settings.loss, len(train.classes), embedder.head.dim, preset=settings.preset, **settings.loss_settings
+    objective, proxies = create_objective(
+        settings, len(train.classes), embedder.head.dim, embedder.head.pooling, validation is not None
     )
     batches = ClassBatches(
         train.labels,
@@ -131,7 +138,7 @@ def assemble(settings: Settings, stop: StopRequest) -> Assembly:
             folder.write_settings(settings)
             folder.write_json("data.json", describe(pictures, train, validation))
     return Assembly(
-        settings, fabric, display, folder, train, validation, embedder, objective, feed, fingerprints, state
+        settings, fabric, display, folder, train, validation, embedder, objective, proxies, feed, fingerprints, state
     )
 
 
@@ -151,7 +158,7 @@ def create_embedder(settings: Settings) -> Embedder:
         dim=settings.dim,
         pooling=settings.pooling,
         pooling_settings=settings.pooling_settings,
-        normalise=settings.normalise,
+        normalise=settings.normalise or "l2",
         input_spec=spec,
     )
     if settings.freeze_backbone:

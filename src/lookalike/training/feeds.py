@@ -1,7 +1,7 @@
 """Where a run gets its batches from: the pictures themselves, or features that a frozen backbone gave once.
 
-Both feeds give endless training batches (inputs, labels) from any step on, and evaluation batches in order, of which
-each process takes its share. What comes is a pure function of the seed, the step and the rank.
+Both feeds give endless training batches (inputs, labels, which pictures) from any step on, and evaluation batches in
+order, of which each process takes its share. What comes is a pure function of the seed, the step and the rank.
 """
 
 from collections.abc import Iterator
@@ -21,10 +21,13 @@ from lookalike.training.features import FeatureCache
 EVALUATION_BATCH = 64
 
 
+Batch = tuple[Tensor, Tensor, Tensor]  # inputs (B, ...), labels (B,), places in the training set (B,)
+
+
 class Feed(Protocol):
     batches: ClassBatches
 
-    def training(self, start: int) -> Iterator[tuple[Tensor, Tensor]]: ...
+    def training(self, start: int) -> Iterator[Batch]: ...
     def evaluation(self, pictures: Pictures, rank: int = 0, world_size: int = 1) -> Iterator[Tensor]: ...
 
 
@@ -36,7 +39,7 @@ class PictureFeed:
         self.workers = loading.pop("workers")
         self.loading = loading
 
-    def training(self, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def training(self, start: int) -> Iterator[Batch]:
         order = self.batches
         loader = training_loader(
             self.train,
@@ -50,8 +53,7 @@ class PictureFeed:
             workers=self.workers,
             **self.loading,
         )
-        for images, labels, _ in loader:
-            yield images, labels
+        yield from loader
 
     def evaluation(self, pictures: Pictures, rank: int = 0, world_size: int = 1) -> Iterator[Tensor]:
         part = pictures.take(share(len(pictures), rank, world_size))
@@ -67,11 +69,12 @@ class FeatureFeed:
         self.labels = torch.from_numpy(train.labels)
         self.places = [cache.places(train, view) for view in range(views)]
 
-    def training(self, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def training(self, start: int) -> Iterator[Batch]:
         self.batches.start = start
         for batch in self.batches:
             places = np.stack([self.places[(draw.epoch + draw.turn) % self.views][draw.index] for draw in batch])
-            yield self.cache.read(places), self.labels[[draw.index for draw in batch]]
+            pictures = torch.tensor([draw.index for draw in batch])
+            yield self.cache.read(places), self.labels[pictures], pictures
 
     def evaluation(self, pictures: Pictures, rank: int = 0, world_size: int = 1) -> Iterator[Tensor]:
         places = self.cache.places(pictures, 0)[share(len(pictures), rank, world_size)]

@@ -8,19 +8,23 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
-from math import isfinite
+from math import isnan
 from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
 from lookalike.data.pictures import Pictures, UnreadablePicture
 from lookalike.models import save_model
-from lookalike.objectives import Gathered, Loss
+from lookalike.objectives import Gathered, Loss, ZeroShot
 from lookalike.training.assembly import Assembly, assemble
+from lookalike.training.ccp import ProxyProblems
 from lookalike.training.evaluation import distance_for, embed, join_shares, measure
+from lookalike.training.feeds import Batch
+from lookalike.training.log import Log
 from lookalike.training.mean_weights import MeanWeights
 from lookalike.training.optimiser import create_optimiser
 from lookalike.training.rates import Rates
@@ -40,7 +44,6 @@ class Progress:
     baseline: dict[str, float] = field(default_factory=dict)  # the backbone's own features, averaged
     start: dict[str, float] = field(default_factory=dict)
     best: dict[str, float] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Learner(nn.Module):
@@ -50,8 +53,11 @@ class Learner(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
 
-    def forward(self, inputs: Tensor, labels: Tensor) -> Loss:
-        return self.objective(self.model(inputs), labels)
+    def forward(self, inputs: Tensor, labels: Tensor, pictures: Tensor) -> Loss:
+        if not self.objective.objective.needs_attributes:
+            return self.objective(self.model(inputs), labels, None, pictures)
+        pooled = self.model(inputs, details=True)
+        return self.objective(pooled.vector, labels, pooled.attributes, pictures)
 
 
 def train(settings: Settings) -> dict[str, Any]:
@@ -75,13 +81,12 @@ class Run:
             learner, create_optimiser(learner.model, learner.objective, settings)
         )
         self.rates = Rates(self.optimiser, settings.schedule, settings.steps, settings.warm_up or 0)
+        self.problems = self._proxy_problems(learner) if settings.ccp else None
         self.progress = Progress()
-        self.sums: dict[str, Tensor] = {}  # of what is logged, since the last row
-        self.summed = 0
-        self.started = self.since = time.monotonic()
+        self.started = time.monotonic()
+        self.log = Log(SummaryWriter(str(self.folder.path), purge_step=parts.steps_done) if parts.first else None)
         if parts.state is not None:
             self._restore(parts.state)
-        self.writer = SummaryWriter(str(self.folder.path), purge_step=self.progress.step) if parts.first else None
 
     def go(self) -> dict[str, Any]:
         settings, progress = self.settings, self.progress
@@ -90,9 +95,12 @@ class Run:
         batches = self.parts.feed.training(progress.step * settings.accumulate)
         self.learner.train()
         try:
+            if self.problems is not None and not self.problems.begun:
+                self.problems.begin()
             while True:
                 if self._evaluation_is_due():
-                    self._evaluate()
+                    with self.log.paused():
+                        self._evaluate()
                 if progress.step >= settings.steps:
                     break
                 if settings.patience is not None and progress.waited >= settings.patience:
@@ -102,7 +110,7 @@ class Run:
                 self._step(batches)
                 bar.update()
                 if progress.step % settings.log_every == 0:
-                    bar.set_postfix_str(self._log(), refresh=False)
+                    bar.set_postfix_str(self._log_row(), refresh=False)
                 if progress.step % (settings.save_every or 1) == 0 and not self._evaluation_is_due():
                     self._save()
         except Stopped:
@@ -113,28 +121,29 @@ class Run:
             raise RunFailed(f"{error}\nthe last saved state is whole; {self._how_to_go_on()}") from error
         finally:
             bar.close()
-            if self.writer is not None:
-                self.writer.close()
+            self.log.close()
         return self._finish(ending)
 
-    def _step(self, batches: Iterator[tuple[Tensor, Tensor]]) -> None:
+    def _step(self, batches: Iterator[Batch]) -> None:
         """One step of the optimiser, over ``accumulate`` batches."""
         settings, step = self.settings, self.progress.step
         torch.manual_seed(_mix(settings.seed, step, self.parts.rank))
         self.rates.set_for(step)
         for turn in range(settings.accumulate):
-            inputs, labels = self.fabric.to_device(next(batches))
+            inputs, labels, pictures = self.fabric.to_device(next(batches))
             last = turn == settings.accumulate - 1
             with self.fabric.no_backward_sync(self.learner, enabled=not last):
-                loss = self.learner(inputs, labels)
+                loss = self.learner(inputs, labels, pictures)
                 self.fabric.backward(loss.value / settings.accumulate)
-            self._add_up({"loss": loss.value.detach(), **loss.parts})
+            self.log.add({"loss": loss.value.detach(), **loss.parts})
         if settings.clip_value is not None:
             self.fabric.clip_gradients(self.learner, self.optimiser, clip_val=settings.clip_value)
         longest = settings.clip_norm if settings.clip_norm is not None else torch.inf
         norm = self.fabric.clip_gradients(self.learner, self.optimiser, max_norm=longest, error_if_nonfinite=False)
         if norm is not None and settings.precision != "16-mixed":  # there the scaler skips a step that overflows
-            self._add_up({"gradient": norm.detach()})
+            self.log.add({"gradient": norm.detach()})
+        if self.problems is not None:
+            self.problems.add_pull()
         was_ready = self.parts.pooling_is_ready()
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
@@ -161,12 +170,57 @@ class Run:
             progress.best, progress.best_step = figures, progress.step
         if figures:
             self.rates.report(figures[settings.monitor])
-            self._record(figures, "validation/")
+            self.log.record(progress.step, self._seconds(), figures, "validation/")
             mark = "  the best so far" if better and progress.step else ""
             self.display.say(f"step {progress.step:>6}  {_short(figures)}{mark}")
+            if self.problems is not None:
+                self._report_to_problems(figures[settings.monitor])
         self._save()
         if better:
             self._save_model()
+
+    def _proxy_problems(self, learner: Learner) -> ProxyProblems:
+        settings, train = self.settings, self.parts.train
+
+        def vectors(places: NDArray[np.int64]) -> Tensor:
+            self.learner.eval()
+            found, pictures = np.unique(places, return_inverse=True)
+            embedded = self._embed(train.take(found), False)[0][torch.from_numpy(pictures)]
+            self.learner.train()
+            return embedded
+
+        objective = self.parts.proxies
+        assert objective is not None
+        return ProxyProblems(
+            learner.model,
+            objective,
+            train.labels,
+            vectors,
+            pool=settings.ccp_pool,
+            pull=settings.ccp_pull,
+            patience=settings.ccp_patience,
+            select=settings.ccp_select,
+            alternate=settings.ccp_alternate,
+            seed=settings.seed,
+        )
+
+    def _report_to_problems(self, figure: float) -> None:
+        assert self.problems is not None
+        ended = self.problems.report(figure)
+        if ended is None:
+            return
+        for value in self.optimiser.optimizer.state.get(self.problems.objective.proxies, {}).values():
+            if isinstance(value, Tensor):
+                value.zero_()  # the new proxies owe nothing to the old ones' momentum
+        steps = ended.evaluations * self.settings.evaluate_every
+        row = {"problem": ended.number, "problem steps": steps, "problem best": ended.best}
+        row |= {"radius before": ended.radius_before, "radius after": ended.radius_after}
+        row |= {} if isnan(ended.moved) else {"moved": ended.moved}
+        self.log.record(self.progress.step, self._seconds(), row, "problems/")
+        self.display.say(
+            f"problem {ended.number} is solved: {steps} steps, {self.settings.monitor} {100 * ended.best:.2f}, "
+            f"covering radius {ended.radius_before:.3f} -> {ended.radius_after:.3f}, weights moved by {ended.moved:.2%}"
+        )
 
     def _judged_weights(self) -> AbstractContextManager[None]:
         """The weights that are measured and kept: the mean where there is one, else those that are trained."""
@@ -181,7 +235,7 @@ class Run:
         self.learner.train()
         figures: dict[str, float] = {}
         if self.parts.first:
-            figures = measure(vectors[0], validation, distance=distance_for(self.settings.normalise))
+            figures = measure(vectors[0], validation, distance=distance_for(self.parts.embedder.head.normalise))
             if with_average:
                 self.progress.baseline = measure(vectors[1], validation)
                 self.display.say(f"before: {_short(self.progress.baseline)}  the backbone's own features, averaged")
@@ -216,42 +270,23 @@ class Run:
             stop.requested = int(cast(Tensor, self.fabric.all_reduce(asked, reduce_op="max")))
         stop.check()
 
-    def _add_up(self, values: dict[str, Tensor]) -> None:
-        for name, value in values.items():
-            self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
-        self.summed += "loss" in values
-
-    def _log(self) -> str:
+    def _log_row(self) -> str:
         """A row for metrics.csv, and the same in short for the bar."""
         self._check_finite()
-        means = {name: float(value) / self.summed for name, value in self.sums.items()}
-        means["gradient"] = means.get("gradient", 0.0) * self.settings.accumulate
         rate = max(group["lr"] for group in self.optimiser.param_groups if group["name"].startswith("head"))
-        speed = self.settings.batch_size * self.summed / max(time.monotonic() - self.since, 1e-9)
         epoch = round(self.parts.epochs(self.progress.step), 2)
-        self._record({"epoch": epoch, "rate": rate, "pictures/s": round(speed, 1), **means}, "training/")
-        self.sums, self.summed, self.since = {}, 0, time.monotonic()
-        return f"loss {means['loss']:.4f}, rate {rate:.1e}, {speed:.0f} pictures/s"
-
-    def _record(self, values: dict[str, Any], prefix: str) -> None:
-        row = {"step": self.progress.step, "seconds": round(self._seconds(), 1), **values}
-        rows = self.progress.rows
-        if rows and rows[-1]["step"] == row["step"]:
-            rows[-1].update(row)
-        else:
-            rows.append(row)
-        if self.writer is not None:
-            for name, value in values.items():
-                self.writer.add_scalar(prefix + name, value, self.progress.step)
+        row = self.log.row(self.progress.step, self._seconds(), self.settings.batch_size, epoch=epoch, rate=rate)
+        parts = "".join(f", {name} {row[name]:.3f}" for name in ("metric", "zero-shot", "centres") if name in row)
+        return f"loss {row['loss']:.4f}{parts}, rate {rate:.1e}, {row['pictures/s']:.0f} pictures/s"
 
     def _check_finite(self) -> None:
-        """A loss or gradient that is not a number shows in the sums; nothing is saved after it."""
-        for name in ("loss", "gradient"):
-            if name in self.sums and not isfinite(float(self.sums[name])):
-                raise RunFailed(
-                    f"the {name} is not finite any more around step {self.progress.step}: a lower --lr or --clip-norm "
-                    f"may help. The best weights and the last good state are as they were in {self.folder.path}"
-                )
+        """Nothing is saved after a loss or gradient that is not a number."""
+        broken = self.log.broken()
+        if broken is not None:
+            raise RunFailed(
+                f"the {broken} is not finite any more around step {self.progress.step}: a lower --lr or --clip-norm "
+                f"may help. The best weights and the last good state are as they were in {self.folder.path}"
+            )
 
     def _save(self) -> None:
         self._check_finite()
@@ -264,12 +299,12 @@ class Run:
             "learner": self.learner.module.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "rates": self.rates.state_dict(),
+            "problems": self.problems.state_dict() if self.problems is not None else None,
             "mean": self.mean.state_dict() if self.mean is not None else None,
-            "sums": self.sums,
-            "summed": self.summed,
+            "log": self.log.state_dict(),
         }
         self.folder.write_state(state)
-        self.folder.write_metrics(self.progress.rows)
+        self.folder.write_metrics(self.log.rows)
 
     def _save_model(self) -> None:
         if self.parts.first:
@@ -283,10 +318,9 @@ class Run:
         self.rates.load_state_dict(state["rates"])
         if self.mean is not None:
             self.mean.load_state_dict(state["mean"])
-        self.sums, self.summed = (
-            {name: value.to(self.fabric.device) for name, value in state["sums"].items()},
-            state["summed"],
-        )
+        if self.problems is not None:
+            self.problems.load_state_dict(state["problems"])
+        self.log.load_state_dict(state["log"], self.fabric.device)
         self.display.say(f"going on after step {self.progress.step}")
         if self.progress.best_step == self.progress.step == self.progress.evaluated:
             self._save_model()  # it may have been broken off just before this
@@ -303,6 +337,9 @@ class Run:
             "start": progress.start,
             "best": progress.best,
         }
+        for part in self.parts.objective.modules():
+            if isinstance(part, ZeroShot):
+                figures["zero_shot_skipped"] = part.skipped_share  # batches of a single class
         if self.parts.first:
             self.folder.write_json("figures.json", figures)
         return figures

@@ -57,12 +57,18 @@ def decide(
         pooling_settings.setdefault("sharpness", hints.sharpness if settings.preset else 5.0)
         if start == "random":
             pooling_settings.setdefault("init", "k-centre")
+    normalise = settings.normalise or ("clip" if settings.ccp else "l2")
+    loss_settings = dict(settings.loss_settings)
+    if normalise != "l2" and objectives.takes(settings.loss, "normalise"):
+        loss_settings.setdefault("normalise", False)  # vectors of any length are compared as they are
     waits = 0 if frozen else hints.warm_up * settings.evaluate_every
     decided = replace(
         settings,
         freeze_backbone=frozen,
         freeze_batch_norm=pretrained if settings.freeze_batch_norm is None else settings.freeze_batch_norm,
         start=start,
+        normalise=normalise,
+        loss_settings=loss_settings,
         pooling_settings=pooling_settings,
         lr=settings.lr or (hints.learning_rate if settings.preset else None) or (1e-3 if start == "random" else None),
         per_class=per_class,

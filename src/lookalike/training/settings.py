@@ -39,7 +39,9 @@ class Settings:
     dim: int | None = setting(128, "size of the embedding; null leaves the projection out")
     pooling: str = setting("gsp", "how local features become one vector")
     pooling_settings: dict[str, Any] = setting({}, "settings of the pooling, e.g. --pooling-settings.keep 0.3")
-    normalise: Literal["l2", "clip", "none"] = setting("l2", "what is done to the embedding at the end")
+    normalise: Literal["l2", "clip", "none"] | None = setting(
+        None, "what is done to the embedding at the end; null: clip into the unit ball with --ccp, else l2"
+    )
     size: int | None = setting(None, "side of the input in pixels; null: what the backbone was made for")
     freeze_backbone: bool | None = setting(
         None, "train the head alone, from cached features; default: yes where there is no GPU and weights are at hand"
@@ -61,6 +63,22 @@ class Settings:
         None, "the papers' settings of the loss for a data set"
     )
     loss_settings: dict[str, Any] = setting({}, "settings of the loss, e.g. --loss-settings.margin 0.5")
+
+    # over the loss
+    zero_shot: float = setting(0.0, "share of the zero-shot loss in the whole; the papers take 0.1; 0: none")
+    zero_shot_settings: dict[str, Any] = setting({}, "its settings, ridge and scale")
+    memory: int = setting(0, "batches that a cross-batch memory holds; 0: none")
+    memory_start: int = setting(1000, "steps before the memory joins in")
+    centres: float = setting(0.0, "weight of the regulariser that spreads class centres; 0: none")
+    centres_settings: dict[str, Any] = setting({}, "its settings, e.g. --centres-settings.knob -1")
+    ccp: bool = setting(False, "chance-constrained programming: alternating proxy problems; embeddings are clipped")
+    ccp_proxies: int = setting(8, "proxies of each class")
+    ccp_pool: int = setting(12, "pictures of each class that the proxies of a problem are chosen from")
+    ccp_pull: float = setting(2e-4, "how strongly weights are pulled towards the last problem's solution")
+    ccp_patience: int = setting(3, "evaluations without a better figure that end a problem")
+    ccp_in_batch: float = setting(0.0, "weight of the same loss inside the batch; the authors' code takes 0.1")
+    ccp_select: Literal["k-centre", "random"] = setting("k-centre", "how proxies are chosen from the pool")
+    ccp_alternate: bool = setting(True, "no: stay with the first problem")
 
     # pictures and batches
     batch_size: int = setting(32, "pictures per step, over all processes together")
@@ -122,7 +140,10 @@ class Settings:
         for name in ("dim", "per_class", "patience", "save_every", "size"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
-        check_count("seed", self.seed, least=0)
+        for name in ("ccp_proxies", "ccp_pool", "ccp_patience"):
+            check_count(name, getattr(self, name))
+        for name in ("seed", "memory", "memory_start"):
+            check_count(name, getattr(self, name), least=0)
         for name in ("workers", "warm_up", "train_stages"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), least=0)
@@ -131,10 +152,11 @@ class Settings:
         for name in ("lr", "proxy_lr", "clip_norm", "clip_value"):
             if getattr(self, name) is not None:
                 check_range(name, getattr(self, name), 0, None)
-        for name in ("validation", "ema"):
+        for name in ("validation", "ema", "zero_shot"):
             _check_share(name, getattr(self, name))
-        if self.weight_decay != 0:
-            check_range("weight_decay", self.weight_decay, 0, None)
+        for name in ("weight_decay", "centres", "ccp_pull", "ccp_in_batch"):
+            if getattr(self, name) != 0:
+                check_range(name, getattr(self, name), 0, None)
         if len(self.betas) != 2:
             raise ValueError(f"betas must be two numbers, got {self.betas}")
         for beta in self.betas:
@@ -191,5 +213,6 @@ def names() -> list[str]:
 
 def nearest(wrong: str, right: Iterable[str]) -> str:
     """The end of an error message: `` (did you mean 'pooling'?)``, or nothing."""
-    close = get_close_matches(wrong, list(right), n=1, cutoff=0.5)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    bare = {name.strip("-"): name for name in right}
+    close = get_close_matches(wrong.strip("-"), list(bare), n=1)
+    return f" (did you mean {bare[close[0]]!r}?)" if close else ""

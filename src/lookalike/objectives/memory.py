@@ -1,0 +1,165 @@
+"""A cross-batch memory: any pair loss sees not only the batch, but also the embeddings of the batches before.
+
+    loss = l(batch, batch) + weight * l(batch, memory)
+
+The model changes slowly, so what it made of a picture some hundred steps ago is still good enough to be compared with.
+The memory is a ring: new embeddings, detached, take the place of the oldest. Reference: Wang et al., "Cross-Batch
+Memory for Embedding Learning", CVPR 2020. Where we differ from the authors, and why:
+
+    order      They put the batch into the memory first and then compare with all of it. But its pairs are in
+               l(batch, batch) already, and its copies of itself are no pairs: we compare first, each pair counts once.
+    itself     A picture that returns before it is forgotten meets its own older embedding: often, where the memory is
+               three quarters of the data set (1400 batches of SOP). It teaches nothing about the class: left out.
+    beginning  They begin to fill it when it joins in; ours is filled from the first step on.
+
+Processes. ``Gathered(CrossBatchMemory(...))`` sees the joined batch: every rank holds the same memory and gets the loss
+that one process would have. Without ``Gathered`` each rank remembers ``size`` embeddings of its own share of the
+batches; the memories then differ, and each rank has to save its own. The memory is in the state dict, but it is no
+buffer: DDP, and so Fabric, sends the buffers of rank 0 to all ranks at every step. That would overwrite memories that
+differ, and send equal ones (23 MB for 44,800 vectors of 128) for nothing.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lookalike.checks import check_count, check_range
+from lookalike.objectives.base import Loss, Objective
+from lookalike.objectives.pairs import PairObjective
+from lookalike.objectives.presets import MEMORY_STARTS_AFTER
+
+NOBODY = -1  # the picture of an embedding of which it is not known
+
+
+class CrossBatchMemory(Objective):
+    """objective: the pair loss.  dim: of the embeddings.  size: how many of them are remembered.
+
+    start_after: steps of the plain loss before the memory joins in; a step is a batch seen in training mode.
+    weight: of the loss against the memory, relative to that in the batch.
+    match_itself: True lets a picture be a positive of its own older embedding. Otherwise ``pictures`` must be given.
+
+    In eval mode the loss is the same, but nothing is remembered. How full the memory is, and where its oldest entry
+    lies, follows from the sizes of the batches alone: these are plain numbers, for which no GPU need be waited for.
+
+    >>> from lookalike.objectives import create
+    >>> loss = CrossBatchMemory(create("c1"), dim=8, size=100)
+    >>> for step in range(3):
+    ...     parts = loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1]), pictures=torch.arange(4) + 4 * step).parts
+    >>> f"{parts['memory fill']:.2f}", loss.fill
+    ('0.08', 12)
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        dim: int,
+        size: int,
+        *,
+        start_after: int = 0,
+        weight: float = 1.0,
+        match_itself: bool = False,
+    ) -> None:
+        if not isinstance(objective, PairObjective):
+            kind = type(objective).__name__
+            raise TypeError(f"a memory needs a loss on pairs, as contrastive or multi-similarity, got {kind}")
+        check_count("dim", dim)
+        check_count("size", size)
+        check_count("start_after", start_after, 0)
+        check_range("weight", weight, 0, None)
+        super().__init__(dim=dim, size=size, start_after=start_after, weight=weight, match_itself=match_itself)
+        self.objective = objective
+        self.dim, self.size = dim, size
+        self.start_after, self.weight, self.match_itself = start_after, weight, match_itself
+        self.embeddings = torch.zeros(size, dim)  # fp32
+        self.labels = torch.zeros(size, dtype=torch.long)
+        self.pictures = torch.full((size,), NOBODY)
+        self.position = 0  # where the next embedding goes
+        self.fill = 0
+        self.steps = 0
+
+    def compute(
+        self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
+    ) -> Loss:
+        if embeddings.shape[1] != self.dim:
+            raise ValueError(f"embeddings must have {self.dim} dimensions as the memory, got {embeddings.shape[1]}")
+        if pictures is None and not self.match_itself:
+            raise ValueError("a memory must know who is who: give pictures (B,), or match_itself=True")
+        self._move_to(embeddings.device)
+        value, parts = self.objective(embeddings, labels, attributes, pictures)
+        full = embeddings.new_full((), self.fill / self.size)
+        parts = {**parts, "memory": torch.zeros_like(full), "memory fill": full}
+        if self.fill and self.steps >= self.start_after:
+            against = self._compare(embeddings, labels, pictures)
+            value = value + self.weight * against.value
+            parts["memory"] = against.value.detach()
+            parts.update({f"memory/{name}": figure for name, figure in against.parts.items()})
+        if self.training:
+            self._remember(embeddings, labels, pictures)
+        return Loss(value, parts)
+
+    def proxy_parameters(self) -> list[nn.Parameter]:
+        return self.objective.proxy_parameters()
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What the state dict holds of the memory: three tensors and three numbers."""
+        tensors = {"embeddings": self.embeddings, "labels": self.labels, "pictures": self.pictures}
+        return {**tensors, "position": self.position, "fill": self.fill, "steps": self.steps}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        if state["embeddings"].shape != self.embeddings.shape:
+            wanted, came = tuple(self.embeddings.shape), tuple(state["embeddings"].shape)
+            raise ValueError(f"the saved memory must have (size, dim) = {wanted} as this one, got {came}")
+        self.embeddings = state["embeddings"].to(self.embeddings, copy=True)
+        self.labels = state["labels"].to(self.labels, copy=True)
+        self.pictures = state["pictures"].to(self.pictures, copy=True)
+        self.position, self.fill, self.steps = state["position"], state["fill"], state["steps"]
+
+    def _compare(self, embeddings: Tensor, labels: Tensor, pictures: Tensor | None) -> Loss:
+        """The newest come first, for losses that pick one. Picking also copies: backward needs what is overwritten."""
+        order = (self.position - 1 - torch.arange(self.fill, device=embeddings.device)) % self.size
+        same = None
+        if pictures is not None and not self.match_itself:
+            same = pictures.unsqueeze(1) == self.pictures[order]
+        return self.objective.pairwise(embeddings, labels, self.embeddings[order], self.labels[order], same)
+
+    @torch.no_grad()
+    def _remember(self, embeddings: Tensor, labels: Tensor, pictures: Tensor | None) -> None:
+        count = min(len(embeddings), self.size)  # of a batch larger than the memory, the last
+        slots = (self.position + torch.arange(count, device=embeddings.device)) % self.size
+        self.embeddings[slots] = embeddings[-count:].to(self.embeddings.dtype)
+        self.labels[slots] = labels[-count:].to(self.labels.dtype)
+        self.pictures[slots] = torch.full_like(slots, NOBODY) if pictures is None else pictures[-count:].to(slots.dtype)
+        self.position = (self.position + count) % self.size
+        self.fill = min(self.fill + count, self.size)
+        self.steps += 1
+
+    def _move_to(self, device: torch.device) -> None:
+        if self.embeddings.device != device:
+            self.embeddings = self.embeddings.to(device)
+            self.labels, self.pictures = self.labels.to(device), self.pictures.to(device)
+
+
+def size_in_batches(batches: int, batch_size: int) -> int:
+    """The size of a memory of so many batches. Inside ``Gathered``, batch_size is that of the joined batch."""
+    check_count("batches", batches)
+    check_count("batch_size", batch_size)
+    return batches * batch_size
+
+
+def with_memory(
+    objective: Objective,
+    dim: int,
+    batches: int,
+    batch_size: int,
+    *,
+    start_after: int = MEMORY_STARTS_AFTER,
+    weight: float = 1.0,
+    match_itself: bool = False,
+) -> CrossBatchMemory:
+    """The objective, which must be a pair loss, with a memory of ``batches`` batches as in the papers.
+
+    ``lookalike.objectives.presets.MEMORY_BATCHES`` has their sizes for the benchmarks.
+    """
+    size = size_in_batches(batches, batch_size)
+    return CrossBatchMemory(objective, dim, size, start_after=start_after, weight=weight, match_itself=match_itself)

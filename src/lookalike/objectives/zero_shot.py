@@ -1,0 +1,150 @@
+"""Cross-batch zero-shot loss: what attributes say about some classes must hold for classes they were not fitted to.
+
+Attributes z (m) are the histogram of a picture over the prototypes of its pooling; every class has a learnt label
+embedding u (D). The batch is split in two halves without a class in common. Each half gives a ridge regression from
+attributes to label embeddings, in rows Z (b, m) and U_b (b, D),
+
+    (P3)   A = argmin_A ||Z A - U_b||^2 + ridge ||A||^2 = Z' (Z Z' + ridge I)^-1 U_b = (Z' Z + ridge I)^-1 Z' U_b
+
+which predicts the label embeddings of the other half. The loss is the mean over the whole batch of
+
+    (4.4)  -log softmax_c(scale * u_c . A' z)_y          over all classes c, whether or not they are in the batch
+
+Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023. It is printed with c = y
+counted twice, without a scale, and as the sum of the halves' means; scale 9.5 and the mean of all are the authors'
+code, and belong to their weights: 0.9 * metric loss + 0.1 * this.
+
+Nothing here waits for the device: halves are masks, so all shapes are known beforehand.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from lookalike.checks import check_count, check_range
+from lookalike.objectives.base import Hints, Loss, Objective, check_labels
+
+# A prime above every label: multiplication by anything but 0 is a permutation of 1..PRIME - 1.
+PRIME = 2**31 - 1
+STIR = 1_350_490_027
+
+
+class ZeroShot(Objective):
+    """classes, dim: how many label embeddings, and their size, which in the papers is that of the embeddings.
+
+    A batch of one class cannot be split: its loss is 0 and has no gradients, as ``skipped`` in the log and
+    ``skipped_share`` afterwards tell.
+
+    >>> loss = ZeroShot(classes=4, dim=8)(torch.randn(4, 8), torch.tensor([0, 0, 1, 3]), torch.rand(4, 16).softmax(1))
+    >>> sorted(loss.parts)
+    ['skipped', 'zero-shot accuracy']
+    """
+
+    hints = Hints(needs_classes=True)
+    needs_attributes = True
+
+    steps: Tensor  # batches seen in training
+    skipped: Tensor  # those among them that could not be split
+
+    def __init__(self, classes: int, dim: int, ridge: float = 0.05, scale: float = 9.5) -> None:
+        check_count("classes", classes, 2)
+        check_count("dim", dim)
+        check_range("ridge", ridge, 0, None)
+        check_range("scale", scale, 0, None)
+        super().__init__(classes=classes, dim=dim, ridge=ridge, scale=scale)
+        self.classes = classes
+        self.ridge = ridge
+        self.scale = scale
+        self.label_embeddings = nn.Parameter(torch.empty(classes, dim))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("skipped", torch.zeros((), dtype=torch.int64))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.kaiming_normal_(self.label_embeddings, mode="fan_out")  # as the authors
+
+    @property
+    def skipped_share(self) -> float:
+        """Of the batches seen in training, the share that had only one class. Waits for the device."""
+        return float(self.skipped) / max(1, int(self.steps))
+
+    def proxy_parameters(self) -> list[nn.Parameter]:
+        return [self.label_embeddings]
+
+    def compute(
+        self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
+    ) -> Loss:
+        del embeddings, pictures  # the attributes say it all
+        attributes = _check_attributes(attributes, len(labels))
+        check_labels(labels, self.classes)
+        label_embeddings = self.label_embeddings.to(attributes.dtype)
+        first = split_by_class(labels)
+        is_split = first.any()
+        predicted = predict_across(attributes, label_embeddings[labels], first, self.ridge)
+        logits = self.scale * predicted @ label_embeddings.T
+        accuracy = (logits.detach().argmax(1) == labels).to(logits.dtype).mean()
+        if self.training:
+            self.steps += 1
+            self.skipped += ~is_split
+        return Loss(
+            cross_entropy(logits, labels).where(is_split, 0.0),
+            {"zero-shot accuracy": accuracy.where(is_split, 0.0), "skipped": (~is_split).to(logits.dtype)},
+        )
+
+
+def split_by_class(labels: Tensor) -> Tensor:
+    """Labels (B,) -> which pictures are of the first half (B,) bool. No class is in both; none is if there is but one.
+
+    The classes are lined up and the line is cut at the border between two of them that is nearest to its middle, so
+    the halves differ by no more than the pictures of one class. The order of the line is a function of the labels,
+    whatever order they come in: every process must cut the joined batch alike, and their random numbers differ. Yet
+    it is stirred by the sum of the labels, lest neighbours in the list of classes meet the same fate in every batch.
+    """
+    stir = (labels.sum() % (PRIME - 1) + 1) * STIR % PRIME
+    place = (labels + 1) * stir % PRIME
+    before = (place < place.unsqueeze(1)).sum(1)
+    own = (place == place.unsqueeze(1)).sum(1)
+    return 2 * before + own < len(labels)
+
+
+def predict_across(attributes: Tensor, targets: Tensor, first: Tensor, ridge: float) -> Tensor:
+    """Attributes (B, m), targets (B, D), first (B,) bool -> targets of each half by the ridge regression of the other.
+
+    Two factorisations of size m, or a single one of size B.
+    """
+    solve = _primal if attributes.shape[1] < len(attributes) else _dual
+    return solve(attributes, targets, first, ridge)
+
+
+def _primal(attributes: Tensor, targets: Tensor, first: Tensor, ridge: float) -> Tensor:
+    halves = torch.stack([first, ~first]).unsqueeze(-1)
+    rows = (attributes * halves).mT  # (2, m, B), the other half's pictures zero
+    regressions = _solve_ridge(rows @ attributes, rows @ targets, ridge)  # (2, m, D)
+    by_first, by_second = attributes @ regressions
+    return torch.where(first.unsqueeze(1), by_second, by_first)
+
+
+def _dual(attributes: Tensor, targets: Tensor, first: Tensor, ridge: float) -> Tensor:
+    """Without the products between them, the halves' systems are the diagonal blocks of one; with only these
+    products, its solution is taken to the other half."""
+    products = attributes @ attributes.T
+    together = first == first.unsqueeze(1)
+    return (products * ~together) @ _solve_ridge(products * together, targets, ridge)
+
+
+def _solve_ridge(gram: Tensor, targets: Tensor, ridge: float) -> Tensor:
+    """(..., k, k), (..., k, D) -> (gram + ridge I)^-1 targets; NaN where rounding has left no positive matrix."""
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    factor, failed = torch.linalg.cholesky_ex(gram + ridge * identity)  # without _ex the host would wait to see
+    return torch.cholesky_solve(targets, factor.masked_fill((failed != 0)[..., None, None], torch.nan))
+
+
+def _check_attributes(attributes: Tensor | None, count: int) -> Tensor:
+    advice = "choose a pooling with prototypes, such as gsp (with keep=1 it is the average)"
+    if attributes is None:
+        raise ValueError(f"the zero-shot loss must be given attributes (B, m), got none: {advice}")
+    if attributes.dim() != 2 or len(attributes) != count:
+        raise ValueError(f"attributes must have the shape ({count}, m), got {tuple(attributes.shape)}")
+    if attributes.shape[1] == 0:
+        raise ValueError(f"the zero-shot loss needs at least one attribute, but this pooling gives none: {advice}")
+    return attributes

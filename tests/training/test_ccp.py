@@ -1,0 +1,164 @@
+"""Proxy problems: the choice against plain loops, the pull against its formula, the bookkeeping step by step."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lookalike import objectives
+from lookalike.objectives.between_proxies import BetweenProxies
+from lookalike.training.ccp import ProxyProblems
+
+CLASSES, DIM = 3, 4
+LABELS = np.repeat(np.arange(CLASSES), [7, 9, 2])
+VECTORS = torch.from_numpy(np.random.default_rng(0).normal(size=(len(LABELS), DIM)).astype(np.float32))
+
+
+def problems(per_class: int = 2, **changes: object) -> ProxyProblems:
+    torch.manual_seed(0)
+    objective = BetweenProxies(objectives.create("c1", normalise=False), CLASSES, DIM, per_class)
+    settings = {"pool": 5, "pull": 0.5, "patience": 2, **changes}
+    return ProxyProblems(nn.Linear(3, DIM), objective, LABELS, lambda places: VECTORS[places], **settings)
+
+
+def test_algorithm_2_by_plain_loops() -> None:
+    running = problems()
+    running.begin()
+    first = running.objective.proxies.detach().clone().reshape(CLASSES, 2, DIM)
+    running._open(first)
+    pool = running._draw_pool()
+    for c in range(CLASSES):
+        candidates = [VECTORS[place] for place in pool[c]]
+        taken: list[int] = []
+        for _ in range(2):
+            known = [*first[c], *(candidates[i] for i in taken)]
+            farness = [min(float((point - other).norm()) for other in known) for point in candidates]
+            taken.append(max((i for i in range(5) if i not in taken), key=lambda i: (farness[i], -i)))
+        torch.testing.assert_close(running.objective.proxies.reshape(CLASSES, 2, DIM)[c], VECTORS[pool[c, taken]])
+
+
+def test_a_pool_has_pictures_of_the_class_each_once_while_there_are_enough() -> None:
+    running = problems()
+    running.number = 3
+    pool = running._draw_pool()
+    assert pool.shape == (CLASSES, 5)
+    assert (LABELS[pool] == np.arange(CLASSES)[:, None]).all()
+    assert len(set(pool[0])) == len(set(pool[1])) == 5
+    assert set(pool[2]) == {16, 17}  # two pictures for five places
+    running.number = 4
+    assert (running._draw_pool() != pool).any()
+
+
+def test_random_selection_takes_the_first_of_the_pool() -> None:
+    running = problems(select="random")
+    running.begin()
+    torch.testing.assert_close(running.objective.proxies.reshape(CLASSES, 2, DIM), VECTORS[running._draw_pool()[:, :2]])
+
+
+def test_one_step_mixes_the_last_solution_in_as_a_moving_average_does() -> None:
+    """weights <- (1 - a)(weights - gradient step) + a * last solution + O(a * gradient step), with a = rate * pull."""
+    running, rate = problems(pull=0.3), 0.1
+    weight = running.model.weight
+    last = torch.randn_like(weight)
+    running.last = {"weight": last, "bias": torch.zeros(DIM)}
+    before, gradient = weight.detach().clone(), torch.randn_like(weight)
+    weight.grad = gradient.clone()
+    running.add_pull()
+    torch.optim.SGD([weight], rate).step()
+    mixed = rate * 0.3
+    torch.testing.assert_close(weight.detach(), (1 - mixed) * before - rate * gradient + mixed * last)
+    for _ in range(50):  # and with nothing to learn it goes there at that rate
+        weight.grad = torch.zeros_like(weight)
+        running.add_pull()
+        torch.optim.SGD([weight], rate).step()
+    expected = last + (1 - mixed) ** 50 * ((1 - mixed) * before - rate * gradient + mixed * last - last)
+    torch.testing.assert_close(weight.detach(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_first_problem_has_no_pull_and_frozen_weights_have_none() -> None:
+    running = problems()
+    running.begin()
+    running.model.weight.grad = torch.zeros(DIM, 3)
+    running.add_pull()
+    assert not running.model.weight.grad.any()
+    running.model.bias.requires_grad_(False)
+    running.last = {"weight": torch.zeros(DIM, 3)}
+    running.add_pull()
+    torch.testing.assert_close(running.model.weight.grad, 0.5 * running.model.weight.detach())
+
+
+def test_a_problem_ends_by_patience_and_its_best_is_what_counts() -> None:
+    running = problems()
+    running.begin()
+    weights = []
+    for figure, ends in ((0.5, False), (0.6, False), (0.55, False), (0.6, True)):
+        with torch.no_grad():
+            running.model.weight.add_(1.0)
+            running.objective.proxies.add_(0.01)
+        weights.append((running.model.weight.detach().clone(), running.objective.proxies.detach().clone()))
+        ended = running.report(figure)
+        assert (ended is not None) == ends
+    assert ended is not None
+    assert (ended.number, ended.evaluations, ended.best) == (1, 4, 0.6)
+    torch.testing.assert_close(running.last["weight"], weights[1][0])  # of the best evaluation, not of the last
+    torch.testing.assert_close(running.model.weight.detach(), weights[3][0])  # the live weights go on
+    assert ended.radius_after <= ended.radius_before
+    assert np.isnan(ended.moved)
+    assert (running.number, running.evaluations, running.best) == (2, 0, None)
+    running.report(0.1)  # worse than the last problem, but the best of this one
+    running.report(0.05)
+    second = running.report(0.05)
+    assert second is not None
+    assert second.best == 0.1
+    moved = (weights[3][0] - weights[1][0]).norm() / torch.cat([weights[1][0].flatten(), running.model.bias]).norm()
+    assert second.moved == pytest.approx(float(moved), rel=1e-5)
+
+
+def test_a_single_problem_never_ends() -> None:
+    running = problems(alternate=False)
+    running.begin()
+    assert all(running.report(0.0) is None for _ in range(20))
+
+
+def test_the_state_goes_on_as_if_nothing_had_been() -> None:
+    running, other = problems(), problems()
+    running.begin()
+    for figure in (0.3, 0.2):
+        running.report(figure)
+    other.load_state_dict(running.state_dict())
+    other.objective.load_state_dict(running.objective.state_dict())
+    other.model.load_state_dict(running.model.state_dict())
+    assert running.report(0.1) == pytest.approx(other.report(0.1), nan_ok=True)
+    assert torch.equal(running.objective.proxies, other.objective.proxies)
+
+
+def test_a_pool_too_small_is_refused() -> None:
+    with pytest.raises(ValueError, match="a pool of 1 pictures cannot give 2 proxies"):
+        problems(pool=1)
+
+
+@pytest.mark.parametrize("name", ["c1", "c2", "ms", "triplet"])
+def test_the_loss_is_the_pair_loss_against_proxies(name: str) -> None:
+    torch.manual_seed(1)
+    inner = objectives.create(name)
+    objective = BetweenProxies(inner, CLASSES, DIM, 2, in_batch=0.1)
+    embeddings, labels = torch.randn(6, DIM), torch.tensor([0, 0, 1, 1, 2, 2])
+    expected = inner.pairwise(embeddings, labels, objective.proxies, torch.tensor([0, 0, 1, 1, 2, 2])).value
+    torch.testing.assert_close(objective(embeddings, labels).value, expected + 0.1 * inner(embeddings, labels).value)
+    objective(embeddings, labels).value.backward()
+    assert objective.proxies.grad is not None
+    assert objective.proxies.grad.any()
+
+
+def test_proxies_are_clipped_where_vectors_are_taken_as_they_come() -> None:
+    inner = objectives.create("c1", normalise=False)
+    objective = BetweenProxies(inner, CLASSES, DIM, 1)
+    embeddings, labels = torch.eye(4)[:3] * 0.9, torch.arange(3)
+    objective.set_proxies(5 * torch.eye(4)[:3])
+    expected = inner.pairwise(embeddings, labels, torch.eye(4)[:3], labels).value
+    torch.testing.assert_close(objective(embeddings, labels).value, expected)
+
+
+def test_only_pair_losses_take_proxies() -> None:
+    with pytest.raises(TypeError, match="need a loss on pairs"):
+        BetweenProxies(objectives.create("proxy-anchor", classes=3, dim=4), 3, 4)  # type: ignore[arg-type]
