@@ -30,6 +30,17 @@ def replacing(path: Path) -> Iterator[Path]:
         unfinished.unlink(missing_ok=True)
 
 
+def require_writable(path: Path) -> None:
+    """One clear error before work starts, where ``path`` could not be written in the end."""
+    there = path
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if there != path and not there.is_dir():
+        raise ValueError(f"{path} cannot be written: {there} is not a folder")
+    if not os.access(there, os.W_OK):
+        raise ValueError(f"{path} cannot be written: no permission in {there}")
+
+
 def write_text(path: Path, text: str) -> None:
     with replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")

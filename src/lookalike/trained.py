@@ -17,7 +17,7 @@ from lookalike.data.loading import evaluation_batch, evaluation_loader
 from lookalike.data.pictures import Pictures
 from lookalike.data.reading import as_rgb, read_picture
 from lookalike.data.transforms import evaluation_transform
-from lookalike.models import Embedder, create_backbone, load_model
+from lookalike.models import Embedder, create_backbone, load_model, starts_random
 from lookalike.training.evaluation import distance_for, embed
 
 
@@ -30,6 +30,8 @@ def load(run: str | Path, device: torch.device | str | None = None) -> "TrainedM
 
 def untrained(backbone: str, *, size: int | None = None, device: torch.device | str | None = None) -> "TrainedModel":
     """A backbone as it comes, its local features averaged: what a trained model has to beat."""
+    if starts_random(backbone):
+        raise ValueError(f"{backbone} comes without weights: there is nothing to measure before it is trained")
     network = create_backbone(backbone)
     spec = network.spec if size is None else network.spec.resized(size)
     embedder = Embedder(network, dim=None, pooling="average", input_spec=spec)

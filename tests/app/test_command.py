@@ -125,6 +125,19 @@ def test_embed_takes_pictures_without_classes(run: Path, tmp_path: Path) -> None
     Image.new("RGB", (40, 30), "red").save(tmp_path / "flat" / "a.jpg")
     assert main(["embed", str(run), str(tmp_path / "flat"), "--out", str(tmp_path / "v.npy"), "--workers", "0"]) == 0
     assert np.load(tmp_path / "v.npy").shape == (1, 16)
+    assert (tmp_path / "v.csv").read_text().splitlines() == ["path,label", "a.jpg,"]
+
+
+def test_embed_and_train_agree_on_the_classes(run: Path, class_folders: Path, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        (tmp_path / "d" / split / "c0" / "deep").mkdir(parents=True)
+        (tmp_path / "d" / split / "c1").mkdir(parents=True)
+        for place in ("c0/deep", "c1"):
+            whole = (class_folders / "class0" / "0.png").read_bytes()
+            (tmp_path / "d" / split / place / "0.png").write_bytes(whole)
+    assert main(["embed", str(run), str(tmp_path / "d"), "--out", str(tmp_path / "v.npy"), "--workers", "0"]) == 0
+    rows = list(csv.DictReader((tmp_path / "v.csv").open(newline="")))
+    assert {(row["label"], row["split"]) for row in rows} == {(c, s) for c in ("c0", "c1") for s in ("train", "test")}
 
 
 @pytest.mark.parametrize(
@@ -136,6 +149,9 @@ def test_embed_takes_pictures_without_classes(run: Path, tmp_path: Path) -> None
         (["train", "x", "--steps", "many"], "steps"),
         (["train", "x"], "say where the run is to be left: --out RUN"),
         (["train", "--out", "RUN"], "a run needs data"),
+        (["train", "--out", "RUN", "--resume"], "there is no run in RUN to resume"),
+        (["train", "x", "--preset", "cubs"], "preset must be one of cub, cars, inshop, sop, got cubs"),
+        (["evaluate", "resnet20", "x"], "resnet20 comes without weights"),
         (["train", "x", "y"], "there is one word too many: 'y'"),
         (["train", "nowhere", "--out", "RUN"], "there is no folder, CSV or data set 'nowhere'"),
         (["evaluate", "nowhere", "x"], "nowhere holds no model"),
@@ -154,6 +170,72 @@ def test_bad_usage_gets_one_clear_line(
     assert message in said
     assert len(said.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--dim", "null", "--freeze-backbone", "--pooling", "average", "--pooling-settings", "{}"],
+            "nothing would be trained",
+        ),
+        (["--pooling-settings", "{kep: 0.3}"], "gsp has no setting 'kep'"),
+        (["--per-class", "1"], "compares pairs"),
+        (
+            ["--backbone", "vit_tiny_patch16_224", "--weights", "none", "--size", "60"],
+            "does not take pictures of 60 pixels",
+        ),
+        (["--device", "nonsense"], "nonsense"),
+        (["--out", "FILE/run"], "FILE is not a folder"),
+    ],
+)
+def test_what_cannot_work_is_found_before_anything_is_written(
+    words: list[str],
+    message: str,
+    class_folders: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").write_text("here")
+    assert main(["train", str(class_folders), "--out", "RUN", *QUICK, *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["FILE"]
+
+
+def test_a_head_without_projection_trains_its_pooling(class_folders: Path, tmp_path: Path) -> None:
+    words = ["--dim", "null", "--freeze-backbone", "--cache", str(tmp_path / "cache")]
+    assert main(["train", str(class_folders), "--out", str(tmp_path / "run"), *QUICK, *words]) == 0
+
+
+def test_tiny_data_just_work(class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(2):
+        (tmp_path / "two" / f"c{number}").mkdir(parents=True)
+        for picture in range(6):
+            whole = (class_folders / f"class{number}" / f"{picture}.png").read_bytes()
+            (tmp_path / "two" / f"c{number}" / f"{picture}.png").write_bytes(whole)
+    words = ["--steps", "2", "--size", "32", "--workers", "0", "--device", "cpu", "--cache", str(tmp_path / "cache")]
+    assert main(["train", str(tmp_path / "two"), "--out", str(tmp_path / "run"), *words]) == 0
+    assert "measured on other pictures of the same classes" in capsys.readouterr().err
+
+
+def test_the_line_goes_before_the_file_wherever_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text("steps: 3\nseed: 5\n")
+    assert main(["train", "x", "--steps", "2", "--config", "c.yaml", "--betas", "0.8,0.9", "--print-config"]) == 0
+    values = yaml.safe_load(capsys.readouterr().out)
+    assert (values["steps"], values["seed"], values["betas"]) == (2, 5, [0.8, 0.9])
+
+
+def test_held_out_classes_alone(run: Path, class_folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(run), str(class_folders), "--split", "held-out", "--json", "--workers", "0"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["classes"], report["classes_seen_in_training"]) == (2, 0)
 
 
 def test_settings_from_a_file_and_from_the_line(

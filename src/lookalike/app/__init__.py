@@ -47,13 +47,22 @@ def _run(name: str, argv: list[str]) -> int:
         return 128 + stopped.signal_number
     except KeyboardInterrupt:
         return 130
-    except (RunFailed, OSError, ValueError, TypeError) as error:
+    except Exception as error:
         if os.environ.get("LOOKALIKE_TRACEBACK"):
             raise
+        expected = isinstance(error, (RunFailed, OSError, ValueError, TypeError))
+        text = str(error) if expected else _first_line(error)
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            print(f"lookalike {name}: {error}", file=sys.stderr)
+            print(f"lookalike {name}: {text}", file=sys.stderr)
+            if not expected:
+                print("LOOKALIKE_TRACEBACK=1 in the environment shows where it comes from", file=sys.stderr)
         bad_usage = isinstance(error, (ValueError, TypeError, FileNotFoundError))
         return 2 if bad_usage and not isinstance(error, UnreadablePicture) else 1
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _overview() -> str:

@@ -39,6 +39,9 @@ def run(argv: list[str]) -> int:
         raise UsageError(f"there is no 'datasets {settings.action}'{nearest(settings.action, ['check'])}")
     if settings.path is None:
         raise UsageError("say what to check: lookalike datasets check PATH")
+    name, colon, folder = str(settings.path).partition(":")
+    if colon and benchmarks.lookup(name) and settings.name is None:
+        settings.name, settings.path = name, Path(folder)
     report = benchmarks.check(settings.path, settings.name, decode=settings.decode, progress=True)
     print(json.dumps(report.as_dict(), indent=2) if flags else str(report))
     return 0 if report.good else 1

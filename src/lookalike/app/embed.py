@@ -13,7 +13,7 @@ from lookalike.app.parsing import JSON, UsageError, parse
 from lookalike.data.files import table_of_files, verified
 from lookalike.data.folder import list_pictures
 from lookalike.data.pictures import Pictures
-from lookalike.files import replacing
+from lookalike.files import replacing, require_writable
 from lookalike.training.display import Display
 from lookalike.training.settings import setting
 from lookalike.training.stopping import StopRequest
@@ -74,36 +74,47 @@ def _outputs(out: Path, overwrite: bool) -> list[Path]:
         raise UsageError(f"--out must end in .npy or .parquet, got {out.name}")
     outputs = [out, out.with_suffix(".csv")] if out.suffix == ".npy" else [out]
     for path in outputs:
+        require_writable(path)
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder: --out names a file")
         if path.exists() and not overwrite:
             raise UsageError(f"{path} exists: choose another --out, or --overwrite")
     return outputs
 
 
 def _read(source: str, strict: bool) -> Pictures:
-    """As for training, but a folder may hold pictures in any order, without classes."""
+    """As for training where all pictures have a class; else all pictures of the folder, with what class they have."""
     folder = Path(source).expanduser()
-    if not folder.is_dir() or data.benchmarks.recognise(folder) is not None:
-        return data.load(source, strict=strict, progress=True)
-    names = list_pictures(folder).pictures
-    if not names:
-        raise ValueError(f"{folder} has no pictures")
-    labels = [str(Path(name).parent) for name in names]
-    return verified(table_of_files(f"folder {folder.name}", folder, names, labels), strict=strict, progress=True)
+    try:
+        pictures = data.load(source, check=False)
+        known = len(pictures)
+    except ValueError:
+        if not folder.is_dir():
+            raise
+        known = 0
+    if folder.is_dir() and data.benchmarks.recognise(folder) is None:
+        names = list_pictures(folder).pictures
+        if not names:
+            raise ValueError(f"{folder} has no pictures")
+        if known < len(names):
+            labels = [name.split("/")[0] if "/" in name else "" for name in names]
+            pictures = table_of_files(f"folder {folder.name}", folder, names, labels)
+    return verified(pictures, strict=strict, progress=True)
 
 
 def _write(outputs: list[Path], vectors: np.ndarray[Any, Any], pictures: Pictures) -> None:
-    labels = [pictures.classes[label] for label in pictures.labels]
+    columns = {"path": list(pictures.names), "label": [pictures.classes[label] for label in pictures.labels]}
+    for name, values in (("split", pictures.splits), ("role", pictures.roles)):
+        columns |= {} if values is None else {name: values.tolist()}
     if outputs[0].suffix == ".parquet":
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        values = pa.array(vectors.reshape(-1))
-        column = pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
-        paths = [name.encode(errors="backslashreplace").decode() for name in pictures.names]  # parquet is strict UTF-8
-        labels = [label.encode(errors="backslashreplace").decode() for label in labels]
-        table = pa.table({"path": paths, "label": labels, "vector": column})
+        # parquet is strict about UTF-8, file systems are not
+        texts = {n: [v.encode(errors="backslashreplace").decode() for v in values] for n, values in columns.items()}
+        numbers = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
         with replacing(outputs[0]) as unfinished:
-            pq.write_table(table, unfinished)
+            pq.write_table(pa.table({**texts, "vector": numbers}), unfinished)
         return
     with replacing(outputs[0]) as unfinished, unfinished.open("wb") as file:
         np.save(file, vectors)
@@ -112,5 +123,5 @@ def _write(outputs: list[Path], vectors: np.ndarray[Any, Any], pictures: Picture
         unfinished.open("w", newline="", encoding="utf-8", errors="surrogateescape") as text,
     ):
         writer = csv.writer(text)
-        writer.writerow(["path", "label"])
-        writer.writerows(zip(pictures.names, labels, strict=True))
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))

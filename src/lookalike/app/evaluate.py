@@ -13,7 +13,7 @@ from lookalike.checks import check_count
 from lookalike.data.pictures import Pictures
 from lookalike.data.splits import singletons
 from lookalike.training.display import Display
-from lookalike.training.evaluation import as_lines, measure
+from lookalike.training.evaluation import as_lines, has_roles, measure
 from lookalike.training.run_folder import RunFolder
 from lookalike.training.settings import setting
 from lookalike.training.stopping import StopRequest
@@ -27,8 +27,8 @@ EXAMPLE = "lookalike evaluate runs/mine other_pictures/ --json"
 class EvaluateSettings:
     run: Path | None = setting(None, "folder of a run, or the name of a backbone to measure its own averaged features")
     data: str | None = setting(None, "a folder of class folders, a CSV, a benchmark's folder or name:folder, or glyphs")
-    split: Literal["auto", "train", "validation", "test", "all"] = setting(
-        "auto", "auto: test if the data have it, else all"
+    split: Literal["auto", "train", "validation", "test", "held-out", "all"] = setting(
+        "auto", "auto: test if the data have it, else all; held-out: the classes that the run held out"
     )
     ks: list[int] = setting(None, "K of R@K; null: 1, 2, 4, 8")
     strict: bool = setting(False, "fail if any picture cannot be read, instead of leaving it out")
@@ -57,7 +57,7 @@ def run(argv: list[str]) -> int:
     model = _model(settings.run, settings)
     pictures = data.load(settings.data, strict=settings.strict, progress=True)
     problems = [list(problem) for problem in pictures.problems]
-    pictures, split = _choose(pictures, settings.split)
+    pictures, split = _choose(pictures, settings.split, settings.run)
     with StopRequest().listening() as stop, Display(stop).bar(len(pictures), "embedding") as tick:
         vectors = model.embed_table(pictures, workers=settings.workers, tick=tick)
     figures = measure(vectors, pictures, distance=model.distance, ks=tuple(settings.ks))
@@ -86,7 +86,12 @@ def _model(run: Path, settings: EvaluateSettings) -> Any:
     return trained.load(run, settings.device)
 
 
-def _choose(pictures: Pictures, split: str) -> tuple[Pictures, str]:
+def _choose(pictures: Pictures, split: str, run: Path) -> tuple[Pictures, str]:
+    if split == "held-out":
+        held_out = RunFolder(run).read_json("data.json")["held_out"]
+        if held_out is None:
+            raise UsageError(f"the run in {run} held nothing out")
+        return pictures.with_classes(set(held_out["classes"]) & set(pictures.classes)), split
     if split == "auto":
         split = "test" if pictures.splits is not None and "test" in pictures.splits else "all"
     return (pictures, split) if split == "all" else (pictures.split(split), split)
@@ -110,7 +115,8 @@ def _text(report: dict[str, Any], figures: dict[str, float], pictures: Pictures)
             if seen == 0
             else f"{seen} classes have the name of a class that was trained on"
         )
-    if pictures.roles is not None:
+    if has_roles(pictures):
+        assert pictures.roles is not None
         queries = int(np.isin(pictures.roles, ("query", "both")).sum())
         gallery = int(np.isin(pictures.roles, ("gallery", "both")).sum())
         lines.append(f"{queries:,} queries against a gallery of {gallery:,}")

@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
-from jsonargparse import ActionYesNo, ArgumentParser
+from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 
 from lookalike.training.settings import nearest
 
@@ -41,7 +41,7 @@ def parse(
     if defaults:
         parser.set_defaults(defaults)
     try:
-        values = parser.parse_args(list(argv))
+        values = parser.parse_args(_in_order(kind, argv))
     except argparse.ArgumentError as error:
         raise UsageError(_explained(str(error), kind, flags)) from None
     chosen = {entry.name: getattr(values, entry.name) for entry in fields(kind)}  # type: ignore[arg-type]
@@ -49,6 +49,27 @@ def parse(
         if chosen[name] is None and getattr(values, "config", None):
             chosen[name] = yaml.safe_load(Path(str(values.config[-1])).read_text(encoding="utf-8")).get(name)
     return kind(**chosen), {flag for flag in flags if getattr(values, flag.strip("-").replace("-", "_"))}
+
+
+def _in_order(kind: type[Any], argv: Sequence[str]) -> list[str]:
+    """``--config`` first, so that the line goes before the file; ``0.9,0.99`` as the list that it is."""
+    lists = {f"--{n.replace('_', '-')}" for n, of in get_type_hints(kind).items() if get_origin(of) in (list, tuple)}
+    words, files = list(argv), []
+    i = 0
+    while i < len(words):
+        name, equals, value = words[i].partition("=")
+        if name == "--config":
+            length = 1 if equals else 2
+            files += words[i : i + length]
+            del words[i : i + length]
+            continue
+        if name in lists and not equals and i + 1 < len(words):
+            name, equals, value = name, "=", words.pop(i + 1)
+        if name in lists and equals and not value.startswith("["):
+            value = f"[{value}]"
+        words[i] = f"{name}{equals}{value}"
+        i += 1
+    return files + words
 
 
 def _parser(
@@ -60,7 +81,7 @@ def _parser(
         epilog=f"example: {example}",
         exit_on_error=False,
         print_config=None,
-        formatter_class=argparse.HelpFormatter,
+        formatter_class=DefaultHelpFormatter,
     )
     parser.add_argument("--config", action="config", help="a YAML file with any of these settings")
     for flag, explanation in flags.items():
@@ -93,9 +114,10 @@ def _explained(message: str, kind: type[Any], flags: Iterable[str]) -> str:
         return f"there is no setting {match[1]!r}{nearest(match[1], [entry.name for entry in fields(kind)])}"
     if match := re.match(r'Parser key "([^"]+)":\s*(.*)', message, re.DOTALL):
         reason = " ".join(match[2].split())
-        choices = re.search(r"Expected a typing.Literal\[(.*?)\]\. Got value: (.*)", reason)
-        if choices:
-            wrong, right = choices[2], re.findall(r"'([^']+)'", choices[1])
+        choices = re.search(r"Literal\[(.*?)\]", reason)
+        given = re.search(r"(?:Got|Given) value: (\S+)", reason)
+        if choices and given:
+            wrong, right = given[1], re.findall(r"'([^']+)'", choices[1])
             return f"{match[1]} must be one of {', '.join(right)}, got {wrong}{nearest(wrong, right)}"
         return f"{match[1]}: {reason}"
     return " ".join(message.split())

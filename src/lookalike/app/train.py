@@ -55,7 +55,10 @@ def _summary(figures: dict[str, Any], settings: Settings) -> str:
             (f"best, step {figures['best_step']}", best),
         )
         lines += [f"{name:<28}{100 * row['MAP@R']:>8.2f}{100 * row['P@1']:>8.2f}" for name, row in named if row]
-        if figures["best_step"] == 0:
+        monitor = figures["monitor"]
+        if best[monitor] < backbone.get(monitor, 0):
+            lines += ["the backbone's own features are better than that: more pictures or another loss may help"]
+        elif figures["best_step"] == 0 and best[monitor] < 1:
             lines += ["nothing was better than the start, so the start is what is kept: try more steps or another --lr"]
     if figures.get("zero_shot_skipped"):
         lines += [f"{figures['zero_shot_skipped']:.1%} of the batches had a single class: no zero-shot loss in those"]

@@ -6,6 +6,7 @@ another: where the settings change, the old ones go before the new weights come.
 
 import json
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,6 +35,7 @@ def save_model(embedder: Embedder, folder: str | Path) -> None:
         except SafetensorError as error:  # what it makes of a full disk
             raise OSError(f"{folder / WEIGHTS} could not be written: {error}") from error
         (Path(temporary) / SETTINGS).write_text(text, encoding="utf-8")
+        shutil.copymode(Path(temporary) / SETTINGS, Path(temporary) / WEIGHTS)  # safetensors lets nobody else read
         for name in (WEIGHTS, SETTINGS):
             _flush(Path(temporary) / name)
         if not _same_text(folder / SETTINGS, text):

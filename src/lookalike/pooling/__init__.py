@@ -1,5 +1,6 @@
 """Poolings: a bag of local features (B, N, D) -> one vector (B, D)."""
 
+from inspect import signature
 from typing import Any
 
 from torch import nn
@@ -35,4 +36,8 @@ def create(name: str, dim: int, **settings: Any) -> nn.Module:
     """
     if name not in _POOLINGS:
         raise ValueError(f"no pooling is called {name!r}; there are: {', '.join(names())}")
+    known = [setting for setting in signature(_POOLINGS[name]).parameters if setting != "dim"]
+    for setting in settings:
+        if setting not in known:
+            raise ValueError(f"{name} has no setting {setting!r}; it has: {', '.join(known) or 'none'}")
     return _POOLINGS[name](dim=dim, **settings)

@@ -83,6 +83,8 @@ def assemble(settings: Settings, stop: StopRequest) -> Assembly:
     previous = _on_first(fabric, lambda: _previous(folder, settings))
     if previous is not None:
         settings = _as_decided(previous, settings)
+    elif settings.resume and settings.data is not None:
+        display.say(f"there is nothing to resume in {out}: this is a new run")
 
     pictures = _load(fabric, settings)
     train, validation, notes = divide(pictures, settings)
@@ -93,9 +95,8 @@ def assemble(settings: Settings, stop: StopRequest) -> Assembly:
         pretrained=pretrained,
         has_gpu=fabric.device.type != "cpu",
         world_size=fabric.world_size,
+        pictures=len(train),
     )
-    if previous is not None and (changed := differences(previous, settings)):
-        raise ValueError(f"a run resumes with the settings it began with; changed are {', '.join(changed)}")
     fingerprints = [fingerprint(part) for part in (train, validation) if part is not None]
     state = folder.read_state() if previous is not None and folder.state_file.exists() else None
     if state is not None and state["data"] != fingerprints:
@@ -103,8 +104,14 @@ def assemble(settings: Settings, stop: StopRequest) -> Assembly:
             f"{settings.data} is not what it was when the run in {folder.path} began: it cannot be resumed"
         )
 
+    if previous is not None and (changed := differences(previous, settings)):
+        raise ValueError(f"a run resumes with the settings it began with; changed are {', '.join(changed)}")
+
     torch.manual_seed(settings.seed)
     embedder = create_embedder(settings)
+    trained = embedder.head if settings.freeze_backbone else embedder
+    if not any(parameter.requires_grad for parameter in trained.parameters()):
+        raise ValueError("nothing would be trained: the backbone is frozen and the head has no weights; set --dim")
     enough = 2 * embedder.input_spec.resize_to
     train = reading_at_least(train, enough)
     validation = None if validation is None else reading_at_least(validation, enough)
@@ -153,6 +160,10 @@ def create_embedder(settings: Settings) -> Embedder:
             f"{settings.backbone} has {backbone.channels} principal directions, which cannot start {settings.dim}: "
             "set a smaller --dim, or --start random"
         )
+    try:
+        backbone.grid(torch.zeros(1, 3, size, size))
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{settings.backbone} does not take pictures of {size} pixels: {error}") from error
     embedder = Embedder(
         backbone,
         dim=settings.dim,
@@ -233,7 +244,8 @@ def _launch(settings: Settings) -> Fabric:
 def _load(fabric: Fabric, settings: Settings) -> Pictures:
     """The first process checks every file; the others leave out what it found unreadable."""
     if settings.data is None:
-        raise ValueError("a run needs data: a folder of class folders, a CSV, a benchmark, or glyphs")
+        missing = f"there is no run in {settings.out} to resume, and a new one" if settings.resume else "a run"
+        raise ValueError(f"{missing} needs data: a folder of class folders, a CSV, a benchmark, or glyphs")
     source = settings.data
     pictures = None
 

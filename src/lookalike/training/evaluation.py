@@ -46,6 +46,10 @@ def distance_for(normalise: str) -> str:
     return "cosine" if normalise == "l2" else "l2"
 
 
+def has_roles(pictures: Pictures) -> bool:
+    return pictures.roles is not None and bool((pictures.roles != "").any())
+
+
 def measure(
     vectors: Tensor | np.ndarray[Any, Any],
     pictures: Pictures,
@@ -54,8 +58,9 @@ def measure(
     ks: tuple[int, ...] = (1, 2, 4, 8),
 ) -> dict[str, float]:
     """``retrieval_metrics``: queries against the gallery where the pictures have roles, else leave-one-out."""
-    if pictures.roles is None or not (pictures.roles != "").any():
+    if not has_roles(pictures):
         return retrieval_metrics(vectors, pictures.labels, distance=distance, ks=ks)
+    assert pictures.roles is not None
     queries = np.flatnonzero(np.isin(pictures.roles, ("query", "both")))
     gallery = np.flatnonzero(np.isin(pictures.roles, ("gallery", "both")))
     for name, part in (("query", queries), ("gallery", gallery)):

@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.files import write_text
+from lookalike.files import require_writable, write_text
 
 try:
     import fcntl
@@ -51,6 +51,7 @@ class FeatureStore:
         self.folder = folder / digest(text)
         self.shape = shape
         self.row_bytes = 2 * shape[0] * shape[1]
+        require_writable(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / "about.json").exists():
             write_text(self.folder / "about.json", text + "\n")

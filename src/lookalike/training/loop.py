@@ -22,6 +22,7 @@ from lookalike.models import save_model
 from lookalike.objectives import Gathered, Loss, ZeroShot
 from lookalike.training.assembly import Assembly, assemble
 from lookalike.training.ccp import ProxyProblems
+from lookalike.training.display import Display
 from lookalike.training.evaluation import distance_for, embed, join_shares, measure
 from lookalike.training.feeds import Batch
 from lookalike.training.log import Log
@@ -67,7 +68,12 @@ def train(settings: Settings) -> dict[str, Any]:
     saved by then), and ``RunFailed`` when the run cannot go on.
     """
     with StopRequest().listening() as stop:
-        return Run(assemble(settings, stop)).go()
+        try:
+            parts = assemble(settings, stop)
+        except Stopped:
+            Display(stop).say("stopped before the first step; the same command goes on, cached features are kept")
+            raise
+        return Run(parts).go()
 
 
 class Run:
@@ -109,7 +115,7 @@ class Run:
                 self._stop_if_asked()
                 self._step(batches)
                 bar.update()
-                if progress.step % settings.log_every == 0:
+                if progress.step % settings.log_every == 0 or progress.step == settings.steps:
                     bar.set_postfix_str(self._log_row(), refresh=False)
                 if progress.step % (settings.save_every or 1) == 0 and not self._evaluation_is_due():
                     self._save()
@@ -273,7 +279,8 @@ class Run:
     def _log_row(self) -> str:
         """A row for metrics.csv, and the same in short for the bar."""
         self._check_finite()
-        rate = max(group["lr"] for group in self.optimiser.param_groups if group["name"].startswith("head"))
+        rates = {group["name"].split(",")[0]: group["lr"] for group in self.optimiser.param_groups}
+        rate = rates.get("head", max(rates.values()))
         epoch = round(self.parts.epochs(self.progress.step), 2)
         row = self.log.row(self.progress.step, self._seconds(), self.settings.batch_size, epoch=epoch, rate=rate)
         parts = "".join(f", {name} {row[name]:.3f}" for name in ("metric", "zero-shot", "centres") if name in row)

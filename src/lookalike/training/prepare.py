@@ -6,22 +6,27 @@ Every decision comes with a sentence for the log.
 from dataclasses import replace
 
 from lookalike import objectives
+from lookalike.data import benchmarks
 from lookalike.data.pictures import Pictures
 from lookalike.data.splits import hold_out_classes, hold_out_pictures
 from lookalike.training.feature_store import digest
 from lookalike.training.settings import Settings
 
+PROTOTYPES = 64  # as many as gsp has if nothing is said
 FEWEST_HELD_OUT = 2  # classes with a pair of pictures; with one class alone every neighbour is right
 
 
 def divide(pictures: Pictures, settings: Settings) -> tuple[Pictures, Pictures | None, list[str]]:
     """(training pictures, held out or None, notes). By the source's own split where it has one, else by class."""
-    notes = _problems(pictures)
+    notes = _problems(pictures) + _incomplete(pictures)
     if pictures.splits is not None and "train" not in pictures.splits:
         raise ValueError(f"{pictures.name} has splits but nothing to train on: no picture is marked 'train'")
     train = pictures.split("train") if pictures.splits is not None else pictures
     if len(train.classes) < 2:
-        raise ValueError(f"training needs pictures of at least two classes, {pictures.name} has {len(train.classes)}")
+        unread = f"; {len(pictures.problems):,} pictures could not be read" if pictures.problems else ""
+        raise ValueError(
+            f"training needs pictures of at least two classes, {pictures.name} has {len(train.classes)}{unread}"
+        )
     train, held_out, how = _hold_out(pictures, train, settings)
     sizes = f"training on {len(train):,} pictures of {len(train.classes):,} classes"
     if held_out is not None:
@@ -34,7 +39,13 @@ def divide(pictures: Pictures, settings: Settings) -> tuple[Pictures, Pictures |
 
 
 def decide(
-    settings: Settings, classes: int, *, pretrained: bool, has_gpu: bool, world_size: int = 1
+    settings: Settings,
+    classes: int,
+    *,
+    pretrained: bool,
+    has_gpu: bool,
+    world_size: int = 1,
+    pictures: int | None = None,
 ) -> tuple[Settings, list[str]]:
     """Settings with nothing left open, and what there is to say about it. ``classes`` are those to train on.
 
@@ -50,6 +61,8 @@ def decide(
     if frozen and not pretrained:
         notes.append("the backbone is frozen with random weights, which is hardly ever wanted")
     per_class = settings.per_class or min(hints.per_class, settings.batch_size)
+    if hints.per_class > 1 and per_class < 2 and not (settings.memory or settings.ccp):
+        raise ValueError(f"{settings.loss} compares pairs: it needs at least two pictures per class in a batch, got 1")
     batch_size, note = _fit_batch(settings.batch_size, per_class, classes, world_size)
     start = settings.start or ("pca" if pretrained and settings.dim is not None else "random")
     pooling_settings = dict(settings.pooling_settings)
@@ -57,6 +70,10 @@ def decide(
         pooling_settings.setdefault("sharpness", hints.sharpness if settings.preset else 5.0)
         if start == "random":
             pooling_settings.setdefault("init", "k-centre")
+        elif pictures is not None and pictures < PROTOTYPES:
+            pooling_settings.setdefault("num_prototypes", pictures)  # they are chosen among them
+    if settings.views > 1 and not frozen:
+        notes.append("--views is for a frozen backbone; here every picture is augmented anew each time")
     normalise = settings.normalise or ("clip" if settings.ccp else "l2")
     loss_settings = dict(settings.loss_settings)
     if normalise != "l2" and objectives.takes(settings.loss, "normalise"):
@@ -83,6 +100,15 @@ def decide(
 def fingerprint(pictures: Pictures) -> str:
     """Changes when names, labels or their order do; a resumed run must find the same."""
     return digest("\n".join(pictures.names), "\n".join(pictures.classes), pictures.labels.tobytes())
+
+
+def _incomplete(pictures: Pictures) -> list[str]:
+    """A benchmark that is not all there would give figures that compare with nobody's."""
+    for row in benchmarks.describe():
+        if row["name"] == pictures.name and row["pictures"] != len(pictures):
+            have, whole = f"{len(pictures):,}", f"{row['pictures']:,}"
+            return [f"only {have} of {whole} pictures of {pictures.name} are here: see lookalike datasets check"]
+    return []
 
 
 def _hold_out(pictures: Pictures, train: Pictures, settings: Settings) -> tuple[Pictures, Pictures | None, str]:

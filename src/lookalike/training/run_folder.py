@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import yaml
 
-from lookalike.files import replacing, write_text
+from lookalike.files import replacing, require_writable, write_text
 from lookalike.training.settings import FREE_ON_RESUME, Settings, names, nearest
 
 
@@ -34,6 +34,7 @@ class RunFolder:
         """A new run never writes into what is there."""
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"--out must be a folder, got the file {self.path}")
+        require_writable(self.path)
         if self.path.exists() and any(self.path.iterdir()):
             hint = "--resume goes on with it" if (self.path / "settings.yaml").exists() else "choose another --out"
             raise ValueError(f"{self.path} exists and is not empty: {hint}")
@@ -48,7 +49,7 @@ class RunFolder:
         try:
             values = yaml.safe_load(path.read_text(encoding="utf-8"))
         except yaml.YAMLError as error:
-            raise ValueError(f"{path} cannot be read: {error}") from None
+            raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
         if not isinstance(values, dict):
             raise ValueError(f"{path} must hold settings by name, got {type(values).__name__}")
         for name in values:
@@ -87,7 +88,9 @@ class RunFolder:
         try:
             return torch.load(self.state_file, map_location="cpu", weights_only=True)
         except Exception as error:
-            raise ValueError(f"{self.state_file} cannot be read: {error}") from None
+            raise ValueError(
+                f"{self.state_file} cannot be read: it is no state of a run, or damaged ({type(error).__name__})"
+            ) from None
 
 
 def to_yaml(settings: Settings, comments: bool = False) -> str:

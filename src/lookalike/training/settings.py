@@ -37,7 +37,7 @@ class Settings:
         "auto", "of the backbone: auto (bundled), none (random), timm (let timm download), or a file"
     )
     dim: int | None = setting(128, "size of the embedding; null leaves the projection out")
-    pooling: str = setting("gsp", "how local features become one vector")
+    pooling: str = setting("gsp", "how local features become one vector: gsp, average or max")
     pooling_settings: dict[str, Any] = setting({}, "settings of the pooling, e.g. --pooling-settings.keep 0.3")
     normalise: Literal["l2", "clip", "none"] | None = setting(
         None, "what is done to the embedding at the end; null: clip into the unit ball with --ccp, else l2"
@@ -58,7 +58,11 @@ class Settings:
     )
 
     # the loss
-    loss: str = setting("multi-similarity", "name of the loss")
+    loss: str = setting(
+        "multi-similarity",
+        "circle, contrastive (c1), contrastive-distance (c2), lifted-structure, margin, multi-similarity (ms), n-pair, "
+        "proxy-anchor, proxy-nca, proxy-nca++, soft-triple or triplet",
+    )
     preset: Literal["cub", "cars", "inshop", "sop"] | None = setting(
         None, "the papers' settings of the loss for a data set"
     )
@@ -144,6 +148,8 @@ class Settings:
             check_count(name, getattr(self, name))
         for name in ("seed", "memory", "memory_start"):
             check_count(name, getattr(self, name), least=0)
+        if self.seed >= 2**63:
+            raise ValueError(f"seed must be below 2**63, got {self.seed}")
         for name in ("workers", "warm_up", "train_stages"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), least=0)
