@@ -251,6 +251,27 @@ def test_others_in_tiles_and_at_once_are_plain_loops(knob, at_once):
         torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("mean", MEANS, ids=str)
+def test_tiles_have_second_derivatives(mean):
+    points = random_points(5, 2).requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda x: mean_over_pairs(x, distances, mean, at_once=2), points)
+
+
+def test_autocast_changes_nothing_forward_or_backward():
+    points = random_points(9, 4, torch.float32).requires_grad_()
+    mean = SkewedMean("log-exp", 5.0)
+
+    def value_and_gradient():
+        value = mean_over_others(points, similarities, mean, at_once=4).sum()
+        return value, torch.autograd.grad(value, points)[0]
+
+    plain = value_and_gradient()
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = value_and_gradient()
+    assert torch.equal(cast[0], plain[0])
+    assert torch.equal(cast[1], plain[1])
+
+
 def test_tiles_keep_nothing_for_the_backward_pass():
     points = random_points(200, 3).requires_grad_()
 

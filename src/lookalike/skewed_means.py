@@ -11,14 +11,14 @@ the mean of the whole, so that a million pairs need not be in memory at once.
 Numbers are finite. Computed in fp32, or fp64 for fp64. Reference: the definitions (5)-(7) of "skewed mean functions".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import isinf, isnan
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from lookalike.checks import promise
 
@@ -226,13 +226,14 @@ def mean_over_pairs(
     More than ``at_once`` points are split, and the pairs walked through in tiles of ``at_once``^2, which the backward
     pass computes again: memory does not grow with n^2. A K-skewed mean also keeps K values of every tile.
     """
+
+    def summarise(rows: _Part, columns: _Part) -> Summary:
+        mask = (rows.number.unsqueeze(1) < columns.number) & rows.present.unsqueeze(1) & columns.present
+        return mean.summary(measure(rows.points, columns.points).flatten(), mask.flatten())
+
     parts = _split(points, present, at_once)
-    summaries = [
-        _again_if_many(parts, _summary_of_tile, row, column, measure, mean, number == 0)
-        for start, row in enumerate(parts)
-        for number, column in enumerate(parts[start:])
-    ]
-    values, weights = zip(*summaries, strict=True)
+    tiles = [(rows, columns) for start, rows in enumerate(parts) for columns in parts[start:]]
+    values, weights = zip(*(_walk(tiles, summarise)), strict=True)
     return mean(torch.cat(values), weights=torch.cat(weights))
 
 
@@ -240,13 +241,17 @@ def mean_over_others(
     points: Tensor, measure: Measure, mean: SkewedMean, *, present: Tensor | None = None, at_once: int = POINTS_AT_ONCE
 ) -> Tensor:
     """For each of the points (n, D) the mean of its measures with all others: (n,). As ``mean_over_pairs`` else."""
+
+    def summarise(rows: _Part, columns: _Part) -> Summary:
+        mask = (rows.number.unsqueeze(1) != columns.number) & columns.present
+        return mean.summary(measure(rows.points, columns.points), mask)
+
     parts = _split(points, present, at_once)
-    means = []
-    for row in parts:
-        summaries = [_again_if_many(parts, _summary_of_rows, row, column, measure, mean) for column in parts]
-        values, weights = zip(*summaries, strict=True)
-        means.append(mean(torch.cat(values, -1), weights=torch.cat(weights, -1)))
-    return torch.cat(means)
+    tiles = [(rows, columns) for rows in parts for columns in parts]
+    values, weights = zip(*(_walk(tiles, summarise)), strict=True)
+    count = len(parts)
+    bands = [slice(start, start + count) for start in range(0, len(tiles), count)]
+    return torch.cat([mean(torch.cat(values[band], -1), weights=torch.cat(weights[band], -1)) for band in bands])
 
 
 class _Part(NamedTuple):
@@ -255,29 +260,51 @@ class _Part(NamedTuple):
     number: Tensor  # (r,) among all points
 
 
+Summary = tuple[Tensor, Tensor]  # values and weights, see SkewedMean.summary
+Summarise = Callable[[_Part, _Part], Summary]
+
+
 def _split(points: Tensor, present: Tensor | None, at_once: int) -> list[_Part]:
+    points = points if points.dtype == torch.float64 else points.float()
     number = torch.arange(len(points), device=points.device)
     present = torch.ones_like(number, dtype=torch.bool) if present is None else present
     splits = (tensor.split(at_once) for tensor in (points, present, number))
     return [_Part(*part) for part in zip(*splits, strict=True)]
 
 
-def _summary_of_tile(
-    row: _Part, column: _Part, measure: Measure, mean: SkewedMean, diagonal: bool
-) -> tuple[Tensor, Tensor]:
-    mask = row.present.unsqueeze(1) & column.present
-    if diagonal:
-        mask = mask.triu(1)
-    return mean.summary(measure(row.points, column.points).flatten(), mask.flatten())
+def _walk(tiles: list[tuple[_Part, _Part]], summarise: Summarise) -> Iterator[Summary]:
+    with _without_autocast(tiles[0][0].points.device):
+        if len(tiles) == 1:
+            yield summarise(*tiles[0])
+            return
+        for rows, columns in tiles:
+            yield _Forgetful.apply(rows.points, columns.points, rows, columns, summarise)
 
 
-def _summary_of_rows(row: _Part, column: _Part, measure: Measure, mean: SkewedMean) -> tuple[Tensor, Tensor]:
-    mask = (row.number.unsqueeze(1) != column.number) & column.present
-    return mean.summary(measure(row.points, column.points), mask)
+class _Forgetful(torch.autograd.Function):
+    """Keeps a tile's points alone, and computes it again in the backward pass.
+
+    torch.utils.checkpoint would do as well, but loads 900 modules when it is first called: 1.7 s and 150 MB.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, first: Tensor, second: Tensor, rows: _Part, columns: _Part, summarise: Summarise
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(first, second)
+        ctx.again = lambda first, second: summarise(rows._replace(points=first), columns._replace(points=second))
+        values, weights = ctx.again(first, second)
+        ctx.mark_non_differentiable(weights)
+        return values, weights
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        twice = torch.is_grad_enabled()
+        with torch.enable_grad(), _without_autocast(gradient.device):
+            inputs = [points.view_as(points) for points in ctx.saved_tensors]  # two, where they are one on the diagonal
+            values, _ = ctx.again(*inputs)
+            return (*torch.autograd.grad(values, inputs, gradient, create_graph=twice), None, None, None)
 
 
-def _again_if_many(parts: list[_Part], summarise: Callable[..., tuple[Tensor, Tensor]], *arguments: Any) -> Any:
-    """With many tiles, none is kept for the backward pass."""
-    if len(parts) == 1:
-        return summarise(*arguments)
-    return checkpoint(summarise, *arguments, use_reentrant=False, preserve_rng_state=False)
+def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()

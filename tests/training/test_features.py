@@ -114,12 +114,13 @@ def test_one_weight_makes_another_store(tmp_path: Path, folder: Path, backbone: 
     other.load_state_dict(backbone.state_dict())
     assert cache(tmp_path, other).store.folder == first.store.folder
     for name in ("network.stage3.2.conv2.weight", "network.stem_norm.running_mean"):
-        value = other.state_dict()[name].view(-1)
-        value[0] += 1e-3
+        value = other.state_dict()[name]
+        first_entry = (0,) * value.dim()
+        value[first_entry] += 1e-3
         changed = cache(tmp_path, other)
         assert changed.store.folder != first.store.folder
         assert len(changed.missing([(pictures, 1)])) == 6
-        value[0] = backbone.state_dict()[name].view(-1)[0]
+        value[first_entry] = backbone.state_dict()[name][first_entry]
     assert cache(tmp_path, other).store.folder == first.store.folder
 
 

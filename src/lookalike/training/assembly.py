@@ -27,6 +27,7 @@ from lookalike.training.start import gentle_rate, start_head
 from lookalike.training.stopping import StopRequest
 
 T = TypeVar("T")
+DECIDED_BY_DATA = ("batch_size", "per_class", "pooling_settings")  # in part: other data, other decisions
 
 
 @dataclass
@@ -99,13 +100,8 @@ def assemble(settings: Settings, stop: StopRequest) -> Assembly:
     )
     fingerprints = [fingerprint(part) for part in (train, validation) if part is not None]
     state = folder.read_state() if previous is not None and folder.state_file.exists() else None
-    if state is not None and state["data"] != fingerprints:
-        raise ValueError(
-            f"{settings.data} is not what it was when the run in {folder.path} began: it cannot be resumed"
-        )
-
-    if previous is not None and (changed := differences(previous, settings)):
-        raise ValueError(f"a run resumes with the settings it began with; changed are {', '.join(changed)}")
+    if previous is not None:
+        _require_the_same(previous, settings, state is None or state["data"] == fingerprints)
 
     torch.manual_seed(settings.seed)
     embedder = create_embedder(settings)
@@ -268,6 +264,18 @@ def _previous(folder: RunFolder, settings: Settings) -> Settings | None:
         return folder.read_settings()
     folder.refuse_if_taken()
     return None
+
+
+def _require_the_same(previous: Settings, settings: Settings, same_data: bool) -> None:
+    """A run resumes with the settings and the data it began with."""
+    changed = differences(previous, settings)
+    asked = [change for change in changed if change.split(":")[0] not in DECIDED_BY_DATA]
+    if not asked and not same_data:
+        raise ValueError(
+            f"{settings.data} is not what it was when the run in {settings.out} began: it cannot be resumed"
+        )
+    if changed:
+        raise ValueError(f"a run resumes with the settings it began with; changed are {', '.join(asked or changed)}")
 
 
 def _as_decided(previous: Settings, asked: Settings) -> Settings:

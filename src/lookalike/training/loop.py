@@ -115,7 +115,7 @@ class Run:
                 self._stop_if_asked()
                 self._step(batches)
                 bar.update()
-                if progress.step % settings.log_every == 0 or progress.step == settings.steps:
+                if progress.step % settings.log_every == 0:
                     bar.set_postfix_str(self._log_row(), refresh=False)
                 if progress.step % (settings.save_every or 1) == 0 and not self._evaluation_is_due():
                     self._save()
