@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lookalike.app.parsing import JSON, UsageError, parse
 from lookalike.data import benchmarks
@@ -47,9 +48,14 @@ def run(argv: list[str]) -> int:
     return 0 if report.good else 1
 
 
-def _entry(row: dict[str, object]) -> str:
-    lines = [f"{row.pop('name')}: {row.pop('title')}"]
-    for key, value in row.items():
-        text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-        lines.append(f"    {key:<10} {text}")
-    return "\n".join(lines)
+def _entry(row: dict[str, Any]) -> str:
+    parts = [f"{name} {part['pictures']:,} of {part['classes']:,}" for name, part in row["parts"].items()]
+    return "\n".join(
+        [
+            f"{row['name']}: {row['title']}",
+            f"    {row['pictures']:,} pictures of {row['classes']:,} classes; {', '.join(parts)}",
+            f"    from {row['page']}",
+            f"    files: {', '.join(row['files'])}",
+            f"    use: lookalike train {row['name']}:FOLDER --out RUN",
+        ]
+    )
