@@ -375,5 +375,5 @@ def test_registry() -> None:
     pool = lookalike.pooling.create("gsp", dim=16, keep=0.2)
     assert isinstance(pool, GeneralizedSumPool)
     assert pool.keep == 0.2
-    with pytest.raises(ValueError, match="no pooling is called 'gps'; there are: gsp"):
+    with pytest.raises(ValueError, match="no pooling is called 'gps'; there are: average, gsp, max"):
         lookalike.pooling.create("gps", dim=16)
