@@ -251,9 +251,9 @@ def test_others_in_tiles_and_at_once_are_plain_loops(knob, at_once):
         torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("mean", MEANS, ids=str)
+@pytest.mark.parametrize("mean", [SkewedMean("power", -2), SkewedMean("log-exp", 4), SkewedMean("k", 2)], ids=str)
 def test_tiles_have_second_derivatives(mean):
-    points = random_points(5, 2).requires_grad_()
+    points = random_points(4, 2).requires_grad_()
     assert torch.autograd.gradgradcheck(lambda x: mean_over_pairs(x, distances, mean, at_once=2), points)
 
 

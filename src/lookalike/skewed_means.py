@@ -11,11 +11,11 @@ the mean of the whole, so that a million pairs need not be in memory at once.
 Numbers are finite. Computed in fp32, or fp64 for fp64. Reference: the definitions (5)-(7) of "skewed mean functions".
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import isinf, isnan
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,8 @@ from lookalike.checks import promise
 
 KINDS = ("power", "log-exp", "k")
 CLOSEST = 1e-6  # no distance is taken for smaller; points closer than that do not push each other
-POINTS_AT_ONCE = 1024  # whose pairs take about 80 MB
+CPU_TILE = 256  # points on a side: tensors of half a megabyte, which the heap finds room for again and again
+OTHER_TILE = 2048  # fewer and larger launches on an accelerator
 NEGLIGIBLE = 1e-30  # knobs nearer to 0 than that are 0: their products with numbers would underflow
 LOGARITHM_OF_ZERO = -1e20  # whose exponential is 0, and whose mean with others as well
 
@@ -217,93 +218,99 @@ def distances(rows: Tensor, columns: Tensor, *, squared: bool = False) -> Tensor
 
 
 def mean_over_pairs(
-    points: Tensor, measure: Measure, mean: SkewedMean, *, present: Tensor | None = None, at_once: int = POINTS_AT_ONCE
+    points: Tensor, measure: Measure, mean: SkewedMean, *, present: Tensor | None = None, at_once: int | None = None
 ) -> Tensor:
     """The mean of a symmetric measure over all pairs of different points (n, D), each pair once; a scalar.
 
     present: (n,) bool, True for the points that take part. 0 if they make no pair.
 
-    More than ``at_once`` points are split, and the pairs walked through in tiles of ``at_once``^2, which the backward
-    pass computes again: memory does not grow with n^2. A K-skewed mean also keeps K values of every tile.
+    More than ``at_once`` points (None: what suits the device) are split, and the pairs walked through in tiles of
+    ``at_once``^2 that the backward pass computes again, so memory does not grow with n^2. A K-skewed mean also keeps
+    K values of every tile.
     """
+    number, present = _number_and_presence(points, present)
 
-    def summarise(rows: _Part, columns: _Part) -> Summary:
-        mask = (rows.number.unsqueeze(1) < columns.number) & rows.present.unsqueeze(1) & columns.present
-        return mean.summary(measure(rows.points, columns.points).flatten(), mask.flatten())
+    def summarise(first: Tensor, second: Tensor, rows: slice, columns: slice) -> Summary:
+        mask = (number[rows].unsqueeze(1) < number[columns]) & present[rows].unsqueeze(1) & present[columns]
+        return mean.summary(measure(first, second).flatten(), mask.flatten())
 
-    parts = _split(points, present, at_once)
+    parts = _parts(points, at_once)
     tiles = [(rows, columns) for start, rows in enumerate(parts) for columns in parts[start:]]
-    values, weights = zip(*(_walk(tiles, summarise)), strict=True)
+    values, weights = _walk(points, tiles, summarise)
     return mean(torch.cat(values), weights=torch.cat(weights))
 
 
 def mean_over_others(
-    points: Tensor, measure: Measure, mean: SkewedMean, *, present: Tensor | None = None, at_once: int = POINTS_AT_ONCE
+    points: Tensor, measure: Measure, mean: SkewedMean, *, present: Tensor | None = None, at_once: int | None = None
 ) -> Tensor:
     """For each of the points (n, D) the mean of its measures with all others: (n,). As ``mean_over_pairs`` else."""
+    number, present = _number_and_presence(points, present)
 
-    def summarise(rows: _Part, columns: _Part) -> Summary:
-        mask = (rows.number.unsqueeze(1) != columns.number) & columns.present
-        return mean.summary(measure(rows.points, columns.points), mask)
+    def summarise(first: Tensor, second: Tensor, rows: slice, columns: slice) -> Summary:
+        return mean.summary(measure(first, second), (number[rows].unsqueeze(1) != number[columns]) & present[columns])
 
-    parts = _split(points, present, at_once)
-    tiles = [(rows, columns) for rows in parts for columns in parts]
-    values, weights = zip(*(_walk(tiles, summarise)), strict=True)
-    count = len(parts)
-    bands = [slice(start, start + count) for start in range(0, len(tiles), count)]
+    parts = _parts(points, at_once)
+    values, weights = _walk(points, [(rows, columns) for rows in parts for columns in parts], summarise)
+    bands = [slice(start, start + len(parts)) for start in range(0, len(values), len(parts))]
     return torch.cat([mean(torch.cat(values[band], -1), weights=torch.cat(weights[band], -1)) for band in bands])
 
 
-class _Part(NamedTuple):
-    points: Tensor  # (r, D)
-    present: Tensor  # (r,) bool
-    number: Tensor  # (r,) among all points
-
-
 Summary = tuple[Tensor, Tensor]  # values and weights, see SkewedMean.summary
-Summarise = Callable[[_Part, _Part], Summary]
+Tile = tuple[slice, slice]  # rows and columns
 
 
-def _split(points: Tensor, present: Tensor | None, at_once: int) -> list[_Part]:
-    points = points if points.dtype == torch.float64 else points.float()
+def _number_and_presence(points: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
     number = torch.arange(len(points), device=points.device)
-    present = torch.ones_like(number, dtype=torch.bool) if present is None else present
-    splits = (tensor.split(at_once) for tensor in (points, present, number))
-    return [_Part(*part) for part in zip(*splits, strict=True)]
+    return number, torch.ones_like(number, dtype=torch.bool) if present is None else present
 
 
-def _walk(tiles: list[tuple[_Part, _Part]], summarise: Summarise) -> Iterator[Summary]:
-    with _without_autocast(tiles[0][0].points.device):
+def _parts(points: Tensor, at_once: int | None) -> list[slice]:
+    size = at_once or (CPU_TILE if points.device.type == "cpu" else OTHER_TILE)
+    return [slice(start, start + size) for start in range(0, len(points), size)]
+
+
+def _walk(
+    points: Tensor, tiles: list[Tile], summarise: Callable[..., Summary]
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    points = points if points.dtype == torch.float64 else points.float()
+    with _without_autocast(points.device):
         if len(tiles) == 1:
-            yield summarise(*tiles[0])
-            return
-        for rows, columns in tiles:
-            yield _Forgetful.apply(rows.points, columns.points, rows, columns, summarise)
+            value, weight = summarise(points, points, *tiles[0])
+            return (value,), (weight,)
+        summaries = _Tiles.apply(points, tiles, summarise)
+        return summaries[: len(tiles)], summaries[len(tiles) :]
 
 
-class _Forgetful(torch.autograd.Function):
-    """Keeps a tile's points alone, and computes it again in the backward pass.
+class _Tiles(torch.autograd.Function):
+    """Keeps the points alone, and computes every tile again in the backward pass.
 
-    torch.utils.checkpoint would do as well, but loads 900 modules when it is first called: 1.7 s and 150 MB.
+    With torch.utils.checkpoint, gradients of all ages would lie between the tiles in memory, and it loads 900 modules
+    when it is first called: 1.7 s and 150 MB.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, first: Tensor, second: Tensor, rows: _Part, columns: _Part, summarise: Summarise
-    ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(first, second)
-        ctx.again = lambda first, second: summarise(rows._replace(points=first), columns._replace(points=second))
-        values, weights = ctx.again(first, second)
-        ctx.mark_non_differentiable(weights)
-        return values, weights
+    def forward(ctx: Any, points: Tensor, tiles: list[Tile], summarise: Callable[..., Summary]) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(points)
+        ctx.tiles, ctx.summarise = tiles, summarise
+        values, weights = zip(
+            *(summarise(points[row], points[column], row, column) for row, column in tiles), strict=True
+        )
+        ctx.mark_non_differentiable(*weights)
+        return (*values, *weights)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (points,) = ctx.saved_tensors
         twice = torch.is_grad_enabled()
-        with torch.enable_grad(), _without_autocast(gradient.device):
-            inputs = [points.view_as(points) for points in ctx.saved_tensors]  # two, where they are one on the diagonal
-            values, _ = ctx.again(*inputs)
-            return (*torch.autograd.grad(values, inputs, gradient, create_graph=twice), None, None, None)
+        total = torch.zeros_like(points)
+        for (rows, columns), gradient in zip(ctx.tiles, gradients, strict=False):  # those of weights come after
+            with torch.enable_grad(), _without_autocast(points.device):
+                inputs = points[rows], points[columns]
+                values, _ = ctx.summarise(*inputs, rows, columns)
+                first, second = torch.autograd.grad(values, inputs, gradient, create_graph=twice)
+            total[rows] += first
+            total[columns] += second
+        return total, None, None
 
 
 def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:

@@ -1,8 +1,11 @@
 """The centre regularisers against the published formulas, written plainly; where centres come from; the draw."""
 
 import copy
+import importlib.util
+import json
 import pickle
 from math import inf, log, nan
+from pathlib import Path
 
 import pytest
 import torch
@@ -125,9 +128,7 @@ def test_crowding_is_r1_as_printed(gamma, delta):
 @pytest.mark.parametrize(
     "regulariser",
     [
-        lambda owner: CentreSpread(proxies_of=owner, **SPREADS["mhe-0"]),
         lambda owner: CentreSpread(proxies_of=owner, **SPREADS["mhe-2"]),
-        lambda owner: CentreSpread(proxies_of=owner, **SPREADS["uniform-face"]),
         lambda owner: CentreSpread(proxies_of=owner, knob=-8.0),
         lambda owner: CentreSpread(proxies_of=owner, kind="log-exp", knob=5.0, over="similarity"),
         lambda owner: CentreCrowding(proxies_of=owner, sharpness=8.0),
@@ -137,7 +138,7 @@ def test_four_centres_in_space_become_a_tetrahedron(regulariser):
     owner = proxy_objective(4, 3)
     objective = regulariser(owner)
     optimiser = torch.optim.Adam(owner.parameters(), lr=0.05)
-    for _ in range(150):
+    for _ in range(100):
         optimiser.zero_grad()
         objective(torch.ones(1, 3), torch.tensor([0])).value.backward()
         optimiser.step()
@@ -381,3 +382,31 @@ def test_more_mistakes():
         CentreSpread(5, 4)(torch.randn(2, 3), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match=r"labels must lie in 0..4 for 5 classes"):
         CentreSpread(5, 4)(torch.randn(2, 4), torch.tensor([0, 5]))
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    file = Path(__file__).parents[2] / "benchmarks" / "centres.py"
+    specification = importlib.util.spec_from_file_location("benchmark_centres", file)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_the_benchmark_runs_and_writes_json(benchmark, tmp_path, capsys):
+    benchmark.main(["--quick", "--json", str(tmp_path / "centres.json")])
+    report = json.loads((tmp_path / "centres.json").read_text())
+    assert [entry["size"]["classes"] for entry in report["sizes"]] == benchmark.QUICK_CLASSES
+    for entry in report["sizes"]:
+        assert entry["rows"].keys() == benchmark.CONTESTANTS.keys()
+        assert entry["rows"]["all pairs"]["value"] == pytest.approx(entry["rows"]["plain"]["value"], rel=1e-4)
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in benchmark.CONTESTANTS)
+
+
+def test_the_benchmark_refuses_bad_usage_and_different_energies(benchmark, capsys):
+    with pytest.raises(RuntimeError, match="nothing to compare"):
+        benchmark.check_agreement(1.0, 1.1)
+    with pytest.raises(SystemExit, match="2"):
+        benchmark.main(["--classes", "10,many"])
+    assert "--classes must be whole numbers with commas between them, got 10,many" in capsys.readouterr().err
