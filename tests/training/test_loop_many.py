@@ -58,9 +58,9 @@ def _steps_saved(out: Path) -> int:
 
 @pytest.mark.parametrize("launcher", ["torchrun, pictures, a proxy loss", "fabric, frozen"])
 def test_two_processes_do_what_one_does(launcher: str, class_folders: Path, tmp_path: Path) -> None:
-    steps = ["--steps", "4", "--evaluate-every", "2", "--save-every", "2", "--optimiser", "sgd", "--backbone-lr", "0.1"]
-    changes: dict[str, object] = {"steps": 4, "evaluate_every": 2, "save_every": 2, "optimiser": "sgd"}
-    changes["backbone_lr"] = 0.1  # rounding grows with every step of a network that starts at random
+    # Three steps agree to 2e-6. One process, its weights nudged by 1e-6, is 4e-2 off after six: more would test chaos.
+    steps = ["--steps", "3", "--evaluate-every", "2", "--save-every", "1", "--optimiser", "sgd"]
+    changes: dict[str, object] = {"steps": 3, "evaluate_every": 2, "save_every": 1, "optimiser": "sgd"}
     line = command(class_folders, tmp_path / "two", *steps)
     if launcher.startswith("torchrun"):
         # batch norm is frozen: its statistics would be those of half a batch
