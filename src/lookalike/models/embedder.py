@@ -2,6 +2,7 @@
 
     tokens = backbone(images)                       (B, N, C), local features
     vector = normalise(pool(tokens @ projection^T)) (B, D)
+    vector = normalise(pool(tokens) @ projection^T) for poolings that were made for the backbone's own features
 
 The projection is a 1x1 convolution without bias, so prototypes and local features live in the space of the embedding.
 The head is a module of its own because a frozen backbone needs to run only once: the head then trains from its tokens.
@@ -63,10 +64,24 @@ class Head(nn.Module):
             check_count("dim", dim)
         if normalise not in get_args(Normalise):
             raise ValueError(f"normalise must be one of {', '.join(get_args(Normalise))}, got {normalise!r}")
-        self.channels, self.dim = channels, channels if dim is None else dim
+        self.channels = channels
         self.normalise: Normalise = normalise
-        self.projection = None if dim is None else nn.Linear(channels, dim, bias=False)
-        self.pooling = poolings.create(pooling, dim=self.dim, **(pooling_settings or {}))
+        settings = dict(pooling_settings or {})
+        kind = poolings.find(pooling)
+        local = channels if dim is None or kind.on_backbone else kind.local_dim(dim, settings)
+        self.pooling = poolings.create(pooling, dim=local, **settings)
+        self.pools_first = kind.on_backbone
+        pooled = self.pooling.out_dim
+        if dim is None:
+            self.projection, self.dim = None, pooled
+        elif self.pools_first:
+            self.projection, self.dim = nn.Linear(pooled, dim, bias=False), dim
+        elif pooled == dim:
+            self.projection, self.dim = nn.Linear(channels, local, bias=False), dim
+        else:
+            raise ValueError(
+                f"{pooling} makes embeddings of size {pooled} of local features of size {local}, not {dim}"
+            )
 
     @overload
     def forward(self, tokens: Tensor, mask: Tensor | None = None, *, details: Literal[False] = False) -> Tensor: ...
@@ -74,20 +89,29 @@ class Head(nn.Module):
     def forward(self, tokens: Tensor, mask: Tensor | None = None, *, details: Literal[True]) -> Pooled: ...
     def forward(self, tokens: Tensor, mask: Tensor | None = None, *, details: bool = False) -> Tensor | Pooled:
         """Tokens (B, N, C), mask (B, N) True where present -> (B, D), or ``Pooled``; in fp32 also under autocast."""
-        if details:
-            pooled = self.pooling(self.project(tokens), mask, details=True)
-            return Pooled(self._normalised(pooled.vector), pooled.weights, pooled.attributes)
-        return self._normalised(self.pooling(self.project(tokens), mask))
-
-    def project(self, tokens: Tensor) -> Tensor:
-        """(..., C) -> (..., D), in fp32 or better: the pooled vector is not to be rounded on the way."""
         if tokens.shape[-1] != self.channels:
             raise ValueError(f"expected local features (..., {self.channels}), got {tuple(tokens.shape)}")
+        features = _at_least_float(tokens) if self.pools_first else self.project(tokens)
+        both = {"backbone": _at_least_float(tokens), "project": self.project} if self.pooling.sees_both else {}
+        if details:
+            pooled: Pooled = self.pooling(features, mask, details=True, **both)
+            return pooled._replace(vector=self._finished(pooled.vector))
+        return self._finished(self.pooling(features, mask, **both))
+
+    def project(self, features: Tensor) -> Tensor:
+        """The projection, of local or of pooled features; in fp32 or better, the vector is not to be rounded."""
         if self.projection is not None:
-            if not torch.is_autocast_enabled(tokens.device.type):
-                tokens = tokens.to(self.projection.weight.dtype)  # a cache may hold them in half precision
-            tokens = self.projection(tokens)
-        return tokens if tokens.dtype == torch.float64 else tokens.float()
+            if features.shape[-1] != self.projection.in_features:
+                raise ValueError(f"expected features (..., {self.projection.in_features}), got {tuple(features.shape)}")
+            if not torch.is_autocast_enabled(features.device.type):
+                features = features.to(self.projection.weight.dtype)  # a cache may hold them in half precision
+            features = self.projection(features)
+        return _at_least_float(features)
+
+    @property
+    def projects_channels(self) -> bool:
+        """Whether the projection is one of the backbone's channels, as local features or pooled to as many."""
+        return self.projection is not None and self.projection.in_features == self.channels
 
     @torch.no_grad()
     def median_norm(self, tokens: Tensor) -> float:
@@ -106,14 +130,19 @@ class Head(nn.Module):
         """Start the projection from data: ``principal_projection``, of which this takes all arguments."""
         if self.projection is None:
             raise ValueError("there is no projection to start: the head was made with dim=None")
+        if not self.projects_channels:
+            raise ValueError("the projection of this pooling's vectors has no start from the backbone's directions")
         start = principal_projection(
-            local, averages, self.dim, scale_to_median_norm=scale_to_median_norm, centred=centred
+            local, averages, len(self.projection.weight), scale_to_median_norm=scale_to_median_norm, centred=centred
         )
         self.projection.weight.copy_(start.weight)  # in place: an optimiser may hold this very Parameter
         return start
 
     def extra_repr(self) -> str:
         return f"normalise={self.normalise!r}"
+
+    def _finished(self, pooled: Tensor) -> Tensor:
+        return self._normalised(self.project(pooled) if self.pools_first else pooled)
 
     def _normalised(self, vectors: Tensor) -> Tensor:
         if self.normalise == "l2":
@@ -198,3 +227,7 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise TypeError(f"settings must be plain values that JSON can hold, got {settings}: {error}") from error
     return copy
+
+
+def _at_least_float(features: Tensor) -> Tensor:
+    return features if features.dtype == torch.float64 else features.float()

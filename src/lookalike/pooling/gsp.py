@@ -12,7 +12,7 @@ Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Lear
 
 from collections.abc import Callable
 from math import atanh, log
-from typing import Literal, NamedTuple, overload
+from typing import Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from torch.nn.functional import normalize
 from lookalike.checks import check_count, check_range
 from lookalike.geometry import clip, greedy_k_centre
 from lookalike.pooling.bags import as_bags
+from lookalike.pooling.base import Pooled, Pooling
 from lookalike.pooling.kernel import select_and_sum, without_autocast
 from lookalike.pooling.transport import solver_dtype
 from lookalike.pooling.warmup import WarmUp
@@ -33,15 +34,7 @@ KEEP_RANGE = (1e-4, 1 - 1e-4)  # of a learnable keep
 SHARPNESS_RANGE = (1e-3, 1e4)  # of a learnable sharpness
 
 
-class Pooled(NamedTuple):
-    """What a pooling saw. ``weights`` and ``attributes`` come in fp32 or better."""
-
-    vector: Tensor  # (B, D)
-    weights: Tensor  # (B, N), rows sum to 1
-    attributes: Tensor  # (B, m), rows sum to 1: the share of each prototype
-
-
-class GeneralizedSumPool(nn.Module):
+class GeneralizedSumPool(Pooling):
     """Pool maps (B, D, H, W) or tokens (B, N, D) into vectors (B, D).
 
     dim: D.  num_prototypes: m.  keep: in (0, 1]; 1 is average pooling.  sharpness: above 0.
@@ -59,6 +52,8 @@ class GeneralizedSumPool(nn.Module):
     torch.Size([8, 128])
     """
 
+    has_attributes = True
+
     def __init__(
         self,
         dim: int,
@@ -74,8 +69,7 @@ class GeneralizedSumPool(nn.Module):
         delay: int = 0,
         check_finite: bool = False,
     ) -> None:
-        super().__init__()
-        check_count("dim", dim)
+        super().__init__(dim)
         check_count("num_prototypes", num_prototypes)
         check_range("keep", keep, 0, 1)
         check_range("sharpness", sharpness, 0, None)
@@ -83,7 +77,6 @@ class GeneralizedSumPool(nn.Module):
             raise ValueError("with background=True nothing is left to pool at keep = 1, got 1")
         if init not in ("random", "k-centre"):
             raise ValueError(f"init must be 'random' or 'k-centre', got {init!r}")
-        self.dim = dim
         self.num_prototypes = num_prototypes
         self.background = background
         self.check_finite = check_finite
@@ -156,16 +149,6 @@ class GeneralizedSumPool(nn.Module):
                 vector = vector + self._nothing()
         vector = vector.to(features.dtype)
         return vector if attributes is None else Pooled(vector, weights, attributes)
-
-    @torch.no_grad()
-    def explain(self, features: Tensor, mask: Tensor | None = None) -> Pooled:
-        """What the layer sees, for people: ``details`` in eval mode and without gradients."""
-        was_training = self.training
-        self.training = False
-        try:
-            return self(features, mask, details=True)
-        finally:
-            self.training = was_training
 
     @torch.no_grad()
     def init_from(self, features: Tensor, mask: Tensor | None = None) -> None:

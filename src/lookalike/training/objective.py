@@ -8,12 +8,11 @@ together is refused here, with the reason.
 
 from typing import NamedTuple
 
-from torch import nn
-
 from lookalike import objectives
 from lookalike.objectives import Composed, Objective, PairObjective, ProxyObjective, ZeroShot, with_memory
 from lookalike.objectives.between_proxies import BetweenProxies
 from lookalike.objectives.centres import CentreSpread
+from lookalike.pooling import Pooling
 from lookalike.training.settings import Settings
 
 
@@ -22,7 +21,7 @@ class Assembled(NamedTuple):
     proxies: BetweenProxies | None  # that CCP sets anew, problem by problem
 
 
-def create_objective(settings: Settings, classes: int, dim: int, pooling: nn.Module, validates: bool) -> Assembled:
+def create_objective(settings: Settings, classes: int, dim: int, pooling: Pooling, validates: bool) -> Assembled:
     """For ``classes`` training classes and embeddings of size ``dim``; ``validates``: something is held out."""
     base = objectives.create(settings.loss, classes, dim, preset=settings.preset, **settings.loss_settings)
     _refuse_impossible(settings, base, pooling, validates)
@@ -45,9 +44,9 @@ def create_objective(settings: Settings, classes: int, dim: int, pooling: nn.Mod
     return Assembled(Composed(parts) if len(parts) > 1 else main, proxies)
 
 
-def _refuse_impossible(settings: Settings, base: Objective, pooling: nn.Module, validates: bool) -> None:
+def _refuse_impossible(settings: Settings, base: Objective, pooling: Pooling, validates: bool) -> None:
     pairs = isinstance(base, PairObjective)
-    if settings.zero_shot and not hasattr(pooling, "prototypes"):
+    if settings.zero_shot and not pooling.has_attributes:
         raise ValueError(f"--zero-shot needs a pooling with prototypes, as gsp, got {settings.pooling}")
     if settings.memory and not pairs:
         raise ValueError(f"--memory needs a loss on pairs, as contrastive or multi-similarity, got {settings.loss}")

@@ -25,9 +25,11 @@ def start_head(embedder: Embedder, feed: Feed, train: Pictures, settings: Settin
     """Start projection and prototypes; says what was done."""
     if settings.start == "random":
         return "start: random weights"
+    if not embedder.head.projects_channels:
+        return f"start: random weights, as {settings.pooling} leaves the backbone's channels"
     local, averages = _sample(embedder, feed, train, settings, display)
     start = embedder.head.start_from_pca(local, scale_to_median_norm=settings.median_norm)
-    text = f"start: {embedder.head.dim} principal directions of {local.shape[1]}, which hold {start.kept:.1%}; "
+    text = f"start: {len(start.weight)} principal directions of {local.shape[1]}, which hold {start.kept:.1%}; "
     text += f"local features have a median norm of {start.median_norm:.2f}"
     pooling = embedder.head.pooling
     if isinstance(pooling, GeneralizedSumPool) and settings.pooling_settings.get("init") != "random":
