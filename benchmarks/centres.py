@@ -16,18 +16,14 @@ all pairs    every proxy, in tiles that the backward pass computes again: O(C^2)
 plain        sum(1 / pdist): O(C^2) time and memory; to 4,000 classes
 """
 
-import argparse
-import json
-import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import measuring
 import torch
+from measuring import peak_bytes, resident_bytes, run_apart
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -133,34 +129,13 @@ def measure(name: str, size: Size) -> dict[str, Any]:
     return {"seconds": seconds[WARM_UP:], "megabytes": (peak_bytes() - before) / 1e6, "value": value.item()}
 
 
-def resident_bytes(reset_peak: bool = False) -> int:
-    if reset_peak:
-        Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
-
-
-def peak_bytes() -> int:
-    return _status("VmHWM")
-
-
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(field))
-
-
 def compare(size: Size, repeats: int, apart: bool) -> dict[str, Any]:
     """All contestants that can, at one number of classes, as one entry of the JSON."""
     rows = {}
     for name, contestant in CONTESTANTS.items():
         if contestant.most_classes is not None and size.classes > contestant.most_classes:
             continue
-        runs = []
-        for _ in range(repeats):
-            if apart:
-                with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
-                    runs.append(processes.submit(measure, name, size).result())
-            else:
-                runs.append(measure(name, size))
+        runs = [run_apart(measure, name, size, apart=apart) for _ in range(repeats)]
         rows[name] = {
             "seconds": median(second for run in runs for second in run["seconds"]),
             "megabytes": max(run["megabytes"] for run in runs),
@@ -186,43 +161,21 @@ def print_entry(entry: dict[str, Any]) -> None:
         print(f"  {name:12}{row['seconds']:10.4f}{row['megabytes']:12.0f}{row['gradient_megabytes']:16.0f}")
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
-    parser.add_argument("--repeats", type=int, help="processes for every measurement (default 3; 1 with --quick)")
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = measuring.parser(__doc__, 3, "processes for every measurement")
     parser.add_argument(
         "--classes", default=",".join(map(str, CLASSES)), help="numbers of classes (default %(default)s)"
     )
     parser.add_argument("--dim", type=int, default=128, help="of the centres (default 128)")
     parser.add_argument("--sample", type=int, default=1024, help="classes drawn at each step (default 1024)")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes in this process; the figures mean nothing")
-    options = parser.parse_args(arguments)
-    if options.repeats is None:
-        options.repeats = 1 if options.quick else 3
-    if options.repeats < 1:
-        parser.error(f"--repeats must be at least 1, got {options.repeats}")
+    options = measuring.parse(parser, arguments)
     try:
         options.classes = [int(classes) for classes in options.classes.split(",")]
     except ValueError:
         parser.error(f"--classes must be whole numbers with commas between them, got {options.classes}")
     if min(options.classes) < 2 or options.sample < 2 or options.dim < 1:
         parser.error("--classes and --sample must be at least 2 and --dim at least 1")
-    if not Path("/proc/self/clear_refs").exists():
-        parser.error("memory is measured through /proc, which this system does not have: use Linux")
-    return options
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = parse(arguments)
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"  # for the processes to come
-    load = os.getloadavg()[0]
-    machine = {"cores": os.cpu_count(), "load_average": load, "torch": torch.__version__}
-    print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    if options.quick:
-        print("--quick: this shows that the script runs. The sizes are too small for the figures to mean anything.")
-    elif load > 0.5:
-        print("Other work is running on this machine, see the load average: the times are provisional.")
+    machine = measuring.describe_machine(options.quick)
     sizes = [Size(classes, options.dim, options.sample) for classes in options.classes]
     if options.quick:
         sizes = [Size(classes, 4, 10) for classes in QUICK_CLASSES]
@@ -230,10 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for size in sizes:
         entries.append(compare(size, options.repeats, apart=not options.quick))
         print_entry(entries[-1])
-    print(f"\n{HOW}")
-    if options.json:
-        report = {"machine": machine, "repeats": options.repeats, "how": HOW, "sizes": entries}
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    measuring.write_report(options, machine, HOW, entries)
 
 
 if __name__ == "__main__":

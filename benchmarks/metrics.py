@@ -15,19 +15,17 @@ The embeddings are drawn: class centres and deviations with the falling spectrum
 """
 
 import argparse
-import json
-import os
 import random
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import measuring
 import numpy as np
 import torch
+from measuring import peak_bytes, resident_bytes, run_apart
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -141,32 +139,13 @@ def measure_apart(name: str, size: Size | tuple[Path, Path]) -> dict[str, Any]:
     return measure(name, draw_task(size) if isinstance(size, Size) else read_task(*size))
 
 
-def resident_bytes(reset_peak: bool = False) -> int:
-    if reset_peak:
-        Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
-
-
-def peak_bytes() -> int:
-    return _status("VmHWM")
-
-
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(field))
-
-
 def compare(size: Size | tuple[Path, Path], repeats: int, apart: bool) -> dict[str, Any]:
     """All contestants at one size, as one entry of the JSON."""
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
     shuffled = random.Random(0)
     for _ in range(repeats):
         for name in shuffled.sample(list(CONTESTANTS), len(CONTESTANTS)):
-            if apart:
-                with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
-                    runs[name].append(processes.submit(measure_apart, name, size).result())
-            else:
-                runs[name].append(measure_apart(name, size))
+            runs[name].append(run_apart(measure_apart, name, size, apart=apart))
     seconds = {name: median(run["seconds"] for run in results) for name, results in runs.items()}
     megabytes = {name: max(run["megabytes"] for run in results) for name, results in runs.items()}
     leave_one_out = not (isinstance(size, Size) and size.gallery)
@@ -213,42 +192,24 @@ def print_comparison(entry: dict[str, Any]) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = measuring.parser(__doc__, 5, "of every measurement")
     names = [size.name for size in SIZES]
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
-    parser.add_argument("--repeats", type=int, help="of every measurement (default 5; 1 with --quick)")
     parser.add_argument("--sizes", default=",".join(names), help=f"some of {','.join(names)} (default all)")
     parser.add_argument("--dim", type=int, default=512, help="of the drawn embeddings (default 512)")
     parser.add_argument("--embeddings", type=Path, metavar="FILE.npy", help="real ones (n, D) instead of drawn ones")
     parser.add_argument("--labels", type=Path, metavar="FILE.npy", help="their labels (n,), integers")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes in this process; the figures mean nothing")
-    options = parser.parse_args(arguments)
-    if options.repeats is None:
-        options.repeats = 1 if options.quick else 5
-    if options.repeats < 1:
-        parser.error(f"--repeats must be at least 1, got {options.repeats}")
+    options = measuring.parse(parser, arguments)
     if (options.embeddings is None) != (options.labels is None):
         parser.error("--embeddings and --labels come together, got only one of them")
     unknown = sorted(set(options.sizes.split(",")) - set(names))
     if unknown:
         parser.error(f"--sizes must be some of {','.join(names)}, got {','.join(unknown)}")
-    if not Path("/proc/self/clear_refs").exists():
-        parser.error("memory is measured through /proc, which this system does not have: use Linux")
     return options
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = "1"  # for the processes to come, faiss and its BLAS among them
-    load = os.getloadavg()[0]
-    machine = {"cores": os.cpu_count(), "load_average": load, "torch": torch.__version__, "numpy": np.__version__}
-    print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    if options.quick:
-        print("--quick: this shows that the script runs. The sizes are too small for the times to mean anything.")
-    elif load > 0.5:
-        print("Other work is running on this machine, see the load average: the times are provisional.")
-
+    machine = measuring.describe_machine(options.quick, numpy=np.__version__)
     chosen: list[Size | tuple[Path, Path]]
     if options.embeddings:
         chosen = [(options.embeddings, options.labels)]
@@ -260,10 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for size in chosen:
         entries.append(compare(size, options.repeats, apart=not options.quick))
         print_comparison(entries[-1])
-    print(f"\n{HOW}")
-    if options.json:
-        report = {"machine": machine, "repeats": options.repeats, "how": HOW, "sizes": entries}
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    measuring.write_report(options, machine, HOW, entries)
 
 
 if __name__ == "__main__":

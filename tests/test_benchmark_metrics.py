@@ -17,7 +17,9 @@ def benchmark() -> ModuleType:
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARK.parent))  # where a script finds what it shares with others
+        specification.loader.exec_module(module)
     return module
 
 

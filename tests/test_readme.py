@@ -23,6 +23,10 @@ def test_python_in_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
         assert scope["vectors"].shape == (8, 128)  # type: ignore[attr-defined]
         assert scope["heat"].shape == (8, 7, 7)  # type: ignore[attr-defined]
         assert scope["share"].shape == (8, 64)  # type: ignore[attr-defined]
+    if page.name == "objectives_in_your_loop.md":
+        assert scope["problems"].number > 1  # type: ignore[attr-defined]  # proxies were chosen anew
+        assert scope["parts"]["memory"] > 0  # type: ignore[index]  # the memory joined in
+        assert len(scope["trained"]) == 3  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

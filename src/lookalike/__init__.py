@@ -1,19 +1,26 @@
 """lookalike: learn what looks alike. An embedding that ignores the background, measured honestly, to search with.
 
-``import lookalike`` loads torch and the pooling; the other public names load on first use.
+Public names load on first use: ``import lookalike`` by itself takes no time, and the command can answer Ctrl-C while
+torch loads.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lookalike import geometry, pooling
-from lookalike.pooling import GeneralizedSumPool, partial_transport
+if TYPE_CHECKING:
+    from lookalike import geometry, pooling
+    from lookalike.pooling import GeneralizedSumPool, partial_transport
 
 __all__ = ["GeneralizedSumPool", "geometry", "load", "partial_transport", "pooling", "retrieval_metrics"]
 __version__ = "0.1.0"
 
-_ON_FIRST_USE = {"load": "lookalike.trained", "retrieval_metrics": "lookalike.retrieval.metrics"}
-_ROOMS = {"data", "models", "objectives", "retrieval", "training"}
+_ON_FIRST_USE = {
+    "GeneralizedSumPool": "lookalike.pooling",
+    "load": "lookalike.trained",
+    "partial_transport": "lookalike.pooling",
+    "retrieval_metrics": "lookalike.retrieval.metrics",
+}
+_ROOMS = {"data", "geometry", "models", "objectives", "pooling", "protocols", "retrieval", "training"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import numpy as np
@@ -154,3 +155,38 @@ def test_the_order_does_not_depend_on_where_it_starts(names: list[str], random: 
     shuffled = list(names)
     random.shuffle(shuffled)
     assert natural_order(shuffled) == natural_order(names)
+
+
+def test_hidden_folders_with_pictures_are_noted(tmp_path: Path) -> None:
+    put(tmp_path, "a/1.png", "b/2.png", ".one/3.png", "a/.two/4.png", ".git/deep/5.png", ".6.png")
+    (tmp_path / ".empty").mkdir()
+    note = "hidden folders are passed over, 2 of them with pictures: .one, a/.two"
+    assert data.load(tmp_path).notes == (note,)
+    (tmp_path / "b/2.png").write_bytes(b"broken")
+    assert data.load(tmp_path).notes == (note,)  # also where a picture is left out
+    put(tmp_path, "b/.three/1.png", "b/.four/1.png")
+    assert read_folder(tmp_path).notes[0].endswith("4 of them with pictures: .one, a/.two, b/.four, ...")
+    with pytest.raises(ValueError, match=r"has no pictures; .*; hidden folders are passed over, 1 of .*: \.a$"):
+        data.load(put(tmp_path / "all", ".a/1.png"))
+
+
+def test_classes_within_classes_are_noted(tmp_path: Path) -> None:
+    put(tmp_path, "owls/barn/1.png", "owls/snowy/2.png", "wrens/house/3.png")
+    note = "no picture lies in a class folder itself but all deeper, as in owls/barn: the class is owls"
+    assert read_folder(tmp_path).notes == (note,)
+    put(tmp_path, "wrens/4.png")
+    assert read_folder(tmp_path).notes == ()
+    put(tmp_path / "split", "train/owls/barn/1.png", "test/wrens/house/3.png")
+    assert len(read_folder(tmp_path / "split").notes) == 1
+
+
+def test_a_benchmark_one_level_below(tmp_path: Path) -> None:
+    put(tmp_path, "birds/images/wren/1.png", "birds/images/robin/2.png", "other/3.png")
+    for name in ("images.txt", "classes.txt"):
+        (tmp_path / "birds" / name).touch()
+    hint = f"holds CUB-200-2011 (birds): did you mean cub:{tmp_path}/birds?"
+    with pytest.raises(ValueError, match=re.escape(hint)):
+        data.load(tmp_path)
+    assert data.benchmarks.check(tmp_path).faults[0].endswith(hint)
+    put(tmp_path, *(f"class{number}/1.png" for number in range(15)))  # as many are classes, whatever is in one
+    assert len(data.load(tmp_path).classes) == 17

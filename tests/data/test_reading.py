@@ -232,7 +232,7 @@ def test_unreadable_ones_leave_the_table(tmp_path: Path) -> None:
     assert checked.labels.tolist() == [0, 1, 0]
     assert checked.problems == (Problem("c.png", "empty file (0 bytes)"),)
     np.testing.assert_array_equal(np.asarray(checked.image(1)), GRADIENT)
-    with pytest.raises(ValueError, match=r"t has 1 pictures that cannot be used; the first: c\.png: empty file"):
+    with pytest.raises(ValueError, match=r"t has 1 picture that cannot be used; the first: c\.png: empty file"):
         verified(table, strict=True)
     with pytest.raises(ValueError, match=r"not one of 1 pictures of t can be read; the first: c\.png"):
         verified(table.take([1]))

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -6,8 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookalike.data.files import table_of_files
-from lookalike.data.pictures import Pictures
-from lookalike.data.splits import class_folds, hold_out_classes, hold_out_pictures, singletons
+from lookalike.data.pictures import ROLES, Pictures
+from lookalike.data.splits import (
+    class_folds,
+    hold_out_classes,
+    hold_out_pictures,
+    lacking_role,
+    measurable_classes,
+    singletons,
+)
 
 
 def table(counts: list[int]) -> Pictures:
@@ -107,3 +115,32 @@ def test_bad_settings() -> None:
         class_folds(whole, 1)
     with pytest.raises(ValueError, match="seed must be at least 0"):
         hold_out_classes(whole, 0.5, seed=-1)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(ROLES)), min_size=1, max_size=8))
+def test_what_can_be_measured(rows: list[tuple[int, str]]) -> None:
+    def pairs(queries: tuple[str, ...], gallery: tuple[str, ...]) -> set[int]:
+        return {
+            label
+            for i, (label, role) in enumerate(rows)
+            for j, (other, other_role) in enumerate(rows)
+            if i != j and label == other and role in queries and other_role in gallery
+        }
+
+    labels = sorted({label for label, _ in rows})
+    table = Pictures(
+        name="numbers",
+        names=tuple(map(str, range(len(rows)))),
+        labels=np.array([labels.index(label) for label, _ in rows], np.int64),
+        classes=tuple(map(str, labels)),
+        reader=None,  # type: ignore[arg-type]  # no pixels here
+        origins=np.arange(len(rows)),
+        roles=np.array([role for _, role in rows], np.str_),
+    )
+    said = {role for _, role in rows}
+    expected = pairs(("query", "both"), ("gallery", "both")) if said != {""} else pairs(("",), ("",))
+    assert measurable_classes(table) == len(expected)
+    assert (lacking_role(table) is not None) == (said - {""} in ({"query"}, {"gallery"}))
+    assert measurable_classes(replace(table, roles=None)) == len(pairs(ROLES, ROLES))
+    assert lacking_role(replace(table, roles=None)) is None

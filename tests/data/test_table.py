@@ -42,7 +42,10 @@ def test_splits_and_roles(tmp_path: Path) -> None:
 def test_missing_files_and_repetitions_are_problems(tmp_path: Path) -> None:
     table = data.load(write(tmp_path, "path,label\n1.png,a\nabsent.png,b\n2.png,b\n\n1.png,a\n"))
     assert table.names == ("1.png", "2.png")
-    assert [str(problem) for problem in table.problems] == ["1.png: line 6 repeats line 2", "absent.png: no such file"]
+    assert [str(problem) for problem in table.problems] == [
+        "1.png: stands there twice (lines 2 and 6)",
+        "absent.png: no such file",
+    ]
 
 
 def test_other_roots_and_absolute_paths(tmp_path: Path) -> None:
@@ -87,3 +90,22 @@ def test_paths_written_on_windows(tmp_path: Path) -> None:
 def test_other_encodings_are_named_by_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="line 2 is not UTF-8; save the file as UTF-8"):
         read_table(write(tmp_path, "path,label\nvögel.png,a\n", "latin-1"))
+
+
+def test_one_class_will_do_where_nothing_is_told_apart(tmp_path: Path) -> None:
+    assert len(data.load(write(tmp_path, "path,label\n1.png,a\n2.png,a\n"), fewest_classes=1)) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("path,label\n1.png,a\n2.png\n", True),
+        ("path,label\nabsent.png,a\nalso.png,b\n", True),
+        ("path,label\n1.png,a\n2.png,a\n", False),
+        ("1.png,a\n2.png,b\n", False),
+    ],
+)
+def test_broken_lines_are_not_bad_usage(tmp_path: Path, text: str, broken: bool) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - which kind of it is the question
+        data.load(write(tmp_path, text))
+    assert isinstance(caught.value, data.BrokenData) == broken

@@ -198,6 +198,53 @@ def test_proxies_belong_to_their_objective_alone():
     assert both(vectors, labels).value == loss.value
 
 
+def test_a_parameter_of_somebody_else_will_do():
+    owner = proxy_objective()
+    mine = nn.Parameter(owner.proxies.detach().clone())
+    for kind, settings in ((CentreSpread, SPREADS["mhe-1"]), (CentreSpread, {"sample": 3}), (CentreCrowding, {})):
+        theirs, own = kind(proxies_of=owner, **settings)(*NOTHING).value, kind(proxies_of=mine, **settings)
+        assert own(*NOTHING).value == theirs
+        assert not list(own.parameters())
+        gradient = torch.autograd.grad(own(*NOTHING).value, mine)[0]
+        assert gradient.abs().max() > 1e-3
+    several = nn.Parameter(torch.stack([mine.detach(), mine.detach().flip(1)], 1))  # two of each class
+    twofold = proxy_objective(name="soft-triple", centres_per_class=2)
+    with torch.no_grad():
+        twofold.proxies.copy_(several.flatten(0, 1))
+    assert CentreSpread(proxies_of=several)(*NOTHING).value == CentreSpread(proxies_of=twofold)(*NOTHING).value
+    for shape in ((6,), (1, 4), (2, 2, 2, 2)):
+        with pytest.raises(ValueError, match=r"proxies must be \(classes, D\) or \(classes, some, D\)"):
+            CentreSpread(proxies_of=nn.Parameter(torch.zeros(shape)))
+
+
+@pytest.mark.parametrize("name", [*SPREADS, "r1", None])
+def test_regularisers_by_name(name):
+    owner = proxy_objective()
+    made = objectives.create_centres(name, proxies_of=owner, normalise=False)
+    kind = CentreCrowding if name == "r1" else CentreSpread
+    assert type(made) is kind
+    assert made.settings == kind(proxies_of=owner, normalise=False, **SPREADS.get(name, {})).settings
+    assert made.settings["normalise"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("mhe1", {}, "no regulariser of centres is called 'mhe1'; did you mean 'mhe-1'"),
+        ("r1", {"knob": 1.0}, "r1 has no setting 'knob'"),
+        ("mhe-1", {"momentun": 0.5}, "mhe-1 has no setting 'momentun'; did you mean 'momentum'"),
+        (None, {"sampel": 3}, "centres has no setting 'sampel'; did you mean 'sample'"),
+    ],
+)
+def test_wrong_names_get_the_nearest_right_one(name, settings, message):
+    with pytest.raises(ValueError, match=message):
+        objectives.create_centres(name, classes=4, dim=4, **settings)
+
+
+def test_a_preset_is_only_a_default():
+    assert objectives.create_centres("mhe-1", classes=4, dim=4, knob=-2.0).settings["knob"] == -2.0
+
+
 def test_several_proxies_of_a_class_have_one_centre():
     owner = proxy_objective(3, 4, "soft-triple", centres_per_class=2)
     centres = normalize(owner.proxies.unflatten(0, (3, 2)), dim=2).mean(1)
@@ -372,7 +419,7 @@ def test_mistakes_are_named(arguments, message):
 def test_more_mistakes():
     with pytest.raises(TypeError, match="classes must be a whole number, got None"):
         CentreSpread()
-    with pytest.raises(TypeError, match="proxies_of must be an objective with proxies, got Linear"):
+    with pytest.raises(TypeError, match="proxies_of must be an objective with proxies, or a Parameter, got Linear"):
         CentreSpread(proxies_of=nn.Linear(2, 2))
     with pytest.raises(ValueError, match="sharpness must be above 0, got 0"):
         CentreCrowding(5, 4, sharpness=0)
@@ -389,7 +436,9 @@ def benchmark():
     file = Path(__file__).parents[2] / "benchmarks" / "centres.py"
     specification = importlib.util.spec_from_file_location("benchmark_centres", file)
     module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(file.parent))  # where a script finds what it shares with others
+        specification.loader.exec_module(module)
     return module
 
 

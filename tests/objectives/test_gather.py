@@ -8,10 +8,20 @@ from torch import distributed, multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lookalike import objectives
-from lookalike.objectives import Composed, Gathered, Loss, Objective
+from lookalike.objectives import (
+    SPREADS,
+    BetweenProxies,
+    CentreCrowding,
+    CentreSpread,
+    Composed,
+    Gathered,
+    Loss,
+    Objective,
+)
 
 WORLD = 2
-CASES = ["c1", "c2", "ms", "n-pair", "proxy-anchor", "soft-triple", "margin", "attributes"]
+CENTRES = ["spread of running means", "crowding of running means", "spread of proxies", "crowding of proxies"]
+CASES = ["c1", "c2", "ms", "n-pair", "proxy-anchor", "soft-triple", "margin", "attributes", "between proxies", *CENTRES]
 
 
 class Entropy(Objective):
@@ -42,6 +52,14 @@ def parts_of_a_run(name):
     if name == "attributes":
         mixed = {"metric": (0.9, objectives.create("ms")), "entropy": (0.1, Entropy())}
         return Model().double(), Composed(mixed)
+    if name == "between proxies":
+        return Model().double(), BetweenProxies(objectives.create("ms"), 5, 4, 2, in_batch=0.1).double()
+    if name in CENTRES:
+        metric = objectives.create("proxy-anchor" if "of proxies" in name else "ms", classes=5, dim=4)
+        where = {"proxies_of": metric} if "of proxies" in name else {"classes": 5, "dim": 4}
+        spread = name.startswith("spread")
+        centres = CentreSpread(**where, **SPREADS["mhe-1"], sample=3) if spread else CentreCrowding(**where)
+        return Model().double(), Composed({"metric": (1.0, metric), "centres": (0.5, centres)}).double()
     return Model().double(), objectives.create(name, classes=5, dim=4).double()
 
 
@@ -57,6 +75,7 @@ def run(name, model, objective, inputs, labels):
         **{f"part {key}": value for key, value in loss.parts.items()},
         **{f"model {key.removeprefix('module.')}": p.grad.clone() for key, p in model.named_parameters()},
         **{f"own {key.removeprefix('objective.')}": p.grad.clone() for key, p in objective.named_parameters()},
+        **{f"buffer {key.removeprefix('objective.')}": value.clone() for key, value in objective.named_buffers()},
     }
 
 
@@ -110,6 +129,8 @@ def test_two_processes_are_one(ranks, name):
         assert results[name].keys() == expected.keys()
         for key, value in expected.items():
             torch.testing.assert_close(results[name][key], value, rtol=1e-9, atol=1e-12, msg=f"{name}: {key}")
+        if name.endswith("running means"):
+            assert results[name]["buffer objectives.centres.counts"].tolist() == [2, 2, 2, 2, 0]
         for key, value in results[f"{name} averaged"].items():
             torch.testing.assert_close(value, expected[key], rtol=1e-9, atol=1e-12)
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lookalike import retrieval
 from lookalike.retrieval import candidates, retrieval_metrics, search
 from lookalike.retrieval.search import neighbours
 
@@ -157,3 +158,8 @@ def test_memory_stays_far_below_the_matrix_of_scores() -> None:
 def test_bad_input_is_refused(arguments: tuple, options: dict, error: type[Exception], message: str) -> None:  # type: ignore[type-arg]
     with pytest.raises(error, match=message):
         neighbours(*arguments, **options)
+
+
+def test_it_is_there_under_the_rooms_name() -> None:
+    assert retrieval.neighbours is neighbours
+    assert set(retrieval.__all__) == {"neighbours", "retrieval_metrics"}

@@ -1,12 +1,16 @@
 """Proxy problems: the choice against plain loops, the pull against its formula, the bookkeeping step by step."""
 
+import copy
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from lookalike import objectives
-from lookalike.objectives.between_proxies import BetweenProxies
+from lookalike.objectives.between_proxies import BetweenProxies, BetweenSamples
+from lookalike.training import ccp
 from lookalike.training.ccp import ProxyProblems
 
 CLASSES, DIM = 3, 4
@@ -14,9 +18,11 @@ LABELS = np.repeat(np.arange(CLASSES), [7, 9, 2])
 VECTORS = torch.from_numpy(np.random.default_rng(0).normal(size=(len(LABELS), DIM)).astype(np.float32))
 
 
-def problems(per_class: int = 2, **changes: object) -> ProxyProblems:
+def problems(per_class: int = 2, samples: bool = False, **changes: object) -> ProxyProblems:
     torch.manual_seed(0)
-    objective = BetweenProxies(objectives.create("c1", normalise=False), CLASSES, DIM, per_class)
+    inner = objectives.create("c1", normalise=False)
+    proxies, of_pictures = BetweenProxies(inner, CLASSES, DIM, per_class), BetweenSamples(inner, CLASSES, per_class)
+    objective = of_pictures if samples else proxies
     settings = {"pool": 5, "pull": 0.5, "patience": 2, **changes}
     return ProxyProblems(nn.Linear(3, DIM), objective, LABELS, lambda places: VECTORS[places], **settings)
 
@@ -26,7 +32,7 @@ def test_algorithm_2_by_plain_loops() -> None:
     running.begin()
     first = running.objective.proxies.detach().clone().reshape(CLASSES, 2, DIM)
     running._open(first)
-    pool = running._draw_pool()
+    pool = running._draw_pool(2)
     for c in range(CLASSES):
         candidates = [VECTORS[place] for place in pool[c]]
         taken: list[int] = []
@@ -37,22 +43,77 @@ def test_algorithm_2_by_plain_loops() -> None:
         torch.testing.assert_close(running.objective.proxies.reshape(CLASSES, 2, DIM)[c], VECTORS[pool[c, taken]])
 
 
+@pytest.mark.parametrize("select", ["k-centre", "random"])
+def test_classes_are_looked_at_some_at_a_time_with_the_same_result(
+    select: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reports(chunk: int) -> tuple[object, torch.Tensor, list[int]]:
+        heard: list[int] = []
+        monkeypatch.setattr(ccp, "CHUNK", chunk)
+        running = problems(select=select, patience=1, bar=lambda _: nullcontext(heard.append))
+        running.begin()
+        running.report(0.5)
+        return running.report(0.4), running.objective.proxies.detach(), heard
+
+    whole, at_once, ticks = reports(10**6)
+    assert ticks == [CLASSES, CLASSES]
+    apart, one_by_one, ticks = reports(1)
+    assert ticks == 2 * CLASSES * [1]
+    assert torch.equal(at_once, one_by_one)
+    assert apart == pytest.approx(whole, nan_ok=True)
+
+
+def test_whoever_breaks_the_choice_off_leaves_everything_as_it_was() -> None:
+    class Enough(Exception):  # noqa: N818
+        pass
+
+    def tick(_: int) -> None:
+        raise Enough
+
+    running = problems(patience=1)
+    running.begin()
+    running.report(0.5)
+    state, proxies = copy.deepcopy(running.state_dict()), running.objective.proxies.detach().clone()
+    running.bar = lambda _: nullcontext(tick)
+    with pytest.raises(Enough):
+        running.report(0.4)
+    assert str(running.state_dict()) == str(state)
+    assert torch.equal(running.objective.proxies, proxies)
+    running.bar = None
+    ended = running.report(0.4)
+    assert ended is not None
+    assert (ended.number, ended.evaluations, running.number) == (1, 2, 2)
+
+
+def test_new_proxies_owe_nothing_to_the_momentum_of_the_old() -> None:
+    running = problems(patience=1)
+    proxies = running.objective.proxies
+    optimiser = torch.optim.SGD([proxies, running.model.weight], 0.1, momentum=0.9)
+    running.begin()
+    running.report(0.5, optimiser)
+    proxies.grad, running.model.weight.grad = torch.ones_like(proxies), torch.ones(DIM, 3)
+    optimiser.step()
+    running.report(0.4, optimiser)
+    assert not optimiser.state[proxies]["momentum_buffer"].any()
+    assert optimiser.state[running.model.weight]["momentum_buffer"].all()
+
+
 def test_a_pool_has_pictures_of_the_class_each_once_while_there_are_enough() -> None:
     running = problems()
-    running.number = 3
-    pool = running._draw_pool()
+    pool = running._draw_pool(3)
     assert pool.shape == (CLASSES, 5)
     assert (LABELS[pool] == np.arange(CLASSES)[:, None]).all()
     assert len(set(pool[0])) == len(set(pool[1])) == 5
     assert set(pool[2]) == {16, 17}  # two pictures for five places
-    running.number = 4
-    assert (running._draw_pool() != pool).any()
+    assert (running._draw_pool(4) != pool).any()
 
 
 def test_random_selection_takes_the_first_of_the_pool() -> None:
     running = problems(select="random")
     running.begin()
-    torch.testing.assert_close(running.objective.proxies.reshape(CLASSES, 2, DIM), VECTORS[running._draw_pool()[:, :2]])
+    torch.testing.assert_close(
+        running.objective.proxies.reshape(CLASSES, 2, DIM), VECTORS[running._draw_pool(1)[:, :2]]
+    )
 
 
 def test_one_step_mixes_the_last_solution_in_as_a_moving_average_does() -> None:
@@ -111,7 +172,7 @@ def test_a_problem_ends_by_patience_and_its_best_is_what_counts() -> None:
     assert second is not None
     assert second.best == 0.1
     moved = (weights[3][0] - weights[1][0]).norm() / torch.cat([weights[1][0].flatten(), running.model.bias]).norm()
-    assert second.moved == pytest.approx(float(moved), rel=1e-5)
+    assert second.moved == pytest.approx(float(moved.detach()), rel=1e-5)
 
 
 def test_a_single_problem_never_ends() -> None:
@@ -157,6 +218,83 @@ def test_proxies_are_clipped_where_vectors_are_taken_as_they_come() -> None:
     objective.set_proxies(5 * torch.eye(4)[:3])
     expected = inner.pairwise(embeddings, labels, torch.eye(4)[:3], labels).value
     torch.testing.assert_close(objective(embeddings, labels).value, expected)
+
+
+def test_samples_are_chosen_as_proxies_are_and_stay_pictures() -> None:
+    by_vectors, by_pictures = problems(), problems(samples=True)
+    for running in (by_vectors, by_pictures):
+        running.begin()
+        running.report(0.5)
+        with torch.no_grad():
+            running.model.weight.add_(1.0)
+        assert running.report(0.4) is None
+    first = by_pictures.objective.places.clone()
+    torch.testing.assert_close(by_vectors.objective.proxies.detach(), VECTORS[first])
+    assert (LABELS[first] == np.repeat(np.arange(CLASSES), 2)).all()
+    ended, other = by_pictures.report(0.4), by_vectors.report(0.4)
+    assert ended == pytest.approx(other, nan_ok=True)  # here no picture's vector changes, and no proxy was trained
+    torch.testing.assert_close(by_vectors.objective.proxies.detach(), VECTORS[by_pictures.objective.places])
+    assert (by_pictures.objective.places != first).any()
+    assert not list(by_pictures.objective.parameters())
+
+
+def test_the_seeds_after_a_problem_of_samples_are_their_vectors_at_its_best() -> None:
+    running = problems(samples=True, patience=1)
+    running.begin()
+    scale = 3.0
+    running.embed = lambda places: scale * VECTORS[places]
+    running.report(0.5)
+    scale = 7.0
+    seen: list[torch.Tensor] = []
+    places = running.objective.places.clone()
+    running._open = lambda seeds: seen.append(seeds) or (1.0, 1.0)  # type: ignore[method-assign, func-returns-value]
+    running.report(0.4)
+    torch.testing.assert_close(seen[0], 3.0 * VECTORS[places])
+
+
+@pytest.mark.parametrize("name", ["c1", "c2", "ms", "triplet"])
+def test_the_loss_against_samples_is_3_2_10_with_gradients_through_both_sides(name: str) -> None:
+    torch.manual_seed(1)
+    inner = objectives.create(name)
+    objective = BetweenSamples(inner, CLASSES, 2, in_batch=0.1)
+    objective.choose(np.arange(6).reshape(3, 2), torch.zeros(3, 2, DIM))
+    weight = torch.randn(DIM, DIM, dtype=torch.float64, requires_grad=True)
+    batch, samples = torch.randn(6, DIM, dtype=torch.float64), torch.randn(6, DIM, dtype=torch.float64)
+    labels, pictures = torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([8, 0, 9, 2, 5, 10])
+    objective.see(samples @ weight)
+    value = objective(batch @ weight, labels, pictures=pictures).value
+    same = torch.zeros(6, 6, dtype=torch.bool)
+    for row, column in (
+        (1, 0),
+        (3, 2),
+        (4, 5),
+    ):  # those of the batch that are samples: they are no pairs with themselves
+        same[row, column] = True
+    expected = inner.pairwise(batch @ weight, labels, samples @ weight, labels, same).value
+    expected = expected + 0.1 * inner(batch @ weight, labels).value
+    torch.testing.assert_close(value, expected)
+    gradient = torch.autograd.grad(value, weight)[0]
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, weight, retain_graph=True)[0])
+    objective.see((samples @ weight).detach())
+    half = torch.autograd.grad(objective(batch @ weight, labels, pictures=pictures).value, weight)[0]
+    assert (gradient - half).abs().max() > 1e-3
+
+
+def test_samples_must_be_seen_anew() -> None:
+    objective = BetweenSamples(objectives.create("c1"), CLASSES, 1)
+    with pytest.raises(ValueError, match="vectors of all 3 samples, got 2"):
+        objective.see(torch.ones(2, DIM))
+    objective.see(torch.ones(3, DIM))
+    objective(torch.ones(3, DIM), torch.arange(3))
+    with pytest.raises(ValueError, match="must be seen anew"):
+        objective(torch.ones(3, DIM), torch.arange(3))
+
+
+def test_every_class_must_have_a_picture() -> None:
+    objective = BetweenProxies(objectives.create("c1"), CLASSES, DIM, 2)
+    for labels in (np.array([0, 0, 2, 2]), np.array([0, 1, 2, 3])):
+        with pytest.raises(ValueError, match=r"labels must be 0\.\.2, each of them at least once"):
+            ProxyProblems(nn.Linear(3, DIM), objective, labels, lambda places: VECTORS[places])
 
 
 def test_only_pair_losses_take_proxies() -> None:

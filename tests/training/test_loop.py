@@ -1,5 +1,6 @@
 """Whole runs on small pictures: what they leave, how they go on after anything, and what they say when they cannot."""
 
+import csv
 import json
 import os
 import resource
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import lookalike
-from lookalike.training import RunFailed, Settings, Stopped, train
+from lookalike.training import RunFailed, Settings, Stopped, ccp, train
 from lookalike.training.loop import Run
 
 
@@ -34,6 +35,7 @@ def settings(data: Path, out: Path, **changes: object) -> Settings:
     return Settings(data=str(data), out=out, **{**quick, **changes})
 
 
+CCP = {"loss": "c1", "ccp": True, "ccp_proxies": 2, "ccp_pool": 4, "ccp_patience": 1, "evaluate_every": 2}
 VARIANTS = {
     "gsp": {},
     "average, all the rest": {
@@ -54,7 +56,9 @@ VARIANTS = {
         "centres": 0.1,
         "centres_settings": {"sample": 4},
     },
-    "ccp": {"loss": "c1", "ccp": True, "ccp_proxies": 2, "ccp_pool": 4, "ccp_patience": 1, "evaluate_every": 2},
+    "ccp": CCP,
+    "ccp, samples": {**CCP, "ccp_against": "samples", "ccp_proxies": 1, "loss": "c2", "accumulate": 2, "steps": 8},
+    "ccp, samples, frozen": {**CCP, "ccp_against": "samples", "freeze_backbone": True, "zero_shot": 0.1},
     "frozen": {"freeze_backbone": True, "start": "pca", "views": 2},
 }
 
@@ -68,6 +72,9 @@ def final(out: Path) -> dict[str, torch.Tensor]:
             tensors |= {f"{name} {key}": torch.as_tensor(value) for key, value in extra.items()}
     for number, values in state["optimiser"]["state"].items():
         tensors |= {f"optimiser {number} {name}": value for name, value in values.items()}
+    for which, values in (state["problems"] or {}).items():
+        if isinstance(values, dict):
+            tensors |= {f"problem's {which} {name}": value for name, value in values.items()}
     tensors |= {f"best {name}": value for name, value in load_file(out / "model.safetensors").items()}
     rows = [
         {name: value for name, value in row.items() if name not in ("seconds", "pictures/s")}
@@ -92,7 +99,10 @@ def test_a_run_that_was_broken_off_goes_on_bit_for_bit(
     train(settings(class_folders, tmp_path / "whole", **changes))
     broken = tmp_path / "broken"
     step = Run._step
+    last_step = int(changes.get("steps", 12)) - 1
     for breaking in (1, 3, 4, 7, 11):  # before the first state, between states, after an evaluation, near the end
+        if breaking > last_step:
+            break
 
         def until(self: Run, batches: object, last: int = breaking) -> None:
             if self.progress.step == last:
@@ -132,6 +142,53 @@ def test_a_run_stops_when_asked_and_goes_on_bit_for_bit(
     assert_same(tmp_path / "whole", tmp_path / "stopped")
 
 
+def test_a_run_that_is_stopped_while_it_chooses_proxies_chooses_them_again(
+    class_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = {**CCP, "freeze_backbone": True}
+    train(settings(class_folders, tmp_path / "whole", **changes))
+    assert "problem 2 is solved" in capsys.readouterr().err
+    choose = ccp.greedy_k_centre
+    for stopping in (1, 2, 3):  # the first problem, the second, the third
+        calls = iter(range(1, 100))
+
+        def signalled(*arguments: object, at: int = stopping, calls: object = calls) -> object:
+            if next(calls) == (at if at == 1 else 2):  # a run that goes on does not choose what it has
+                os.kill(os.getpid(), signal.SIGTERM)
+            return choose(*arguments)
+
+        monkeypatch.setattr(ccp, "greedy_k_centre", signalled)
+        with pytest.raises(Stopped):
+            train(settings(class_folders, tmp_path / "stopped", resume=True, **changes))
+        monkeypatch.setattr(ccp, "greedy_k_centre", choose)
+    train(settings(class_folders, tmp_path / "stopped", resume=True, **changes))
+    assert_same(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_the_last_row_is_written_though_no_row_was_due(
+    class_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, quick = tmp_path / "run", {"freeze_backbone": True, "log_every": 100, "evaluate_every": 100}
+    step = Run._step
+
+    def signalled(self: Run, batches: object) -> None:
+        step(self, batches)
+        if self.progress.step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def losses() -> list[tuple[str, bool]]:
+        with (out / "metrics.csv").open(newline="") as file:
+            return [(row["step"], bool(row.get("loss"))) for row in csv.DictReader(file)]
+
+    monkeypatch.setattr(Run, "_step", signalled)
+    with pytest.raises(Stopped):
+        train(settings(class_folders, out, steps=5, **quick))
+    assert losses() == [("0", False), ("2", True)]
+    monkeypatch.setattr(Run, "_step", step)
+    train(settings(class_folders, out, steps=5, resume=True, **quick))
+    assert losses() == [("0", False), ("5", True)]
+
+
 def test_what_a_run_leaves(class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     figures = train(settings(class_folders, out))
@@ -153,8 +210,15 @@ def test_what_a_run_leaves(class_folders: Path, tmp_path: Path, capsys: pytest.C
 
 
 def test_training_helps(class_folders: Path, tmp_path: Path) -> None:
-    figures = train(settings(class_folders, tmp_path / "run", steps=60, evaluate_every=20, patience=None))
-    assert figures["best"]["MAP@R"] > figures["start"]["MAP@R"]
+    """On other pictures of the same eight classes: two unknown classes of eight pictures would be a matter of luck."""
+    table = tmp_path / "stripes.csv"
+    rows = [
+        f"{file},{file.parent.name},{'validation' if int(file.stem) < 3 else 'train'}"
+        for file in sorted(class_folders.glob("*/*.png"))
+    ]
+    table.write_text("\n".join(["path,label,split", *rows]))
+    figures = train(settings(table, tmp_path / "run", steps=60, evaluate_every=20, patience=None, crop="none"))
+    assert figures["best"]["MAP@R"] > figures["start"]["MAP@R"] + 0.1
 
 
 def test_the_start_is_kept_where_nothing_is_better(class_folders: Path, tmp_path: Path) -> None:
@@ -196,6 +260,9 @@ def test_a_new_run_never_writes_into_what_is_there(class_folders: Path, tmp_path
         ({"ccp": True, "memory": 3, "memory_start": 1}, "choose one of them"),
         ({"ccp": True, "validation": 0.0}, "nothing is: see --validation"),
         ({"ccp": True, "loss": "soft-triple"}, "--ccp needs a loss on pairs"),
+        ({"centres": 0.1, "centres_settings": {"preset": "mhe1"}}, "did you mean 'mhe-1'"),
+        ({"centres": 0.1, "centres_settings": {"preset": "r1", "knob": 1}}, "r1 has no setting 'knob'"),
+        ({"centres": 0.1, "centres_settings": {"sampel": 4}}, "did you mean 'sample'"),
         ({"batch_size": 7}, "batch_size must be a multiple of per_class"),
     ],
 )

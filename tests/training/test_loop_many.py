@@ -51,30 +51,62 @@ def test_a_killed_run_goes_on_bit_for_bit(class_folders: Path, tmp_path: Path) -
     assert_same(tmp_path / "whole", out)
 
 
+def _options(changes: dict[str, object]) -> list[str]:
+    options = []
+    for name, value in changes.items():
+        dashed = name.replace("_", "-")
+        options += (
+            [f"--{dashed}" if value else f"--no-{dashed}"] if isinstance(value, bool) else [f"--{dashed}={value}"]
+        )
+    return options
+
+
+def _problems(out: Path) -> list[tuple[int, float]]:
+    """When each problem but the last ended, and which it was."""
+    rows = torch.load(out / "state" / "last.pt", weights_only=True)["log"]["rows"]
+    return [(row["step"], row["problem"]) for row in rows if "problem" in row]
+
+
 def _steps_saved(out: Path) -> int:
     file = out / "state" / "last.pt"
     return torch.load(file, weights_only=True)["progress"]["step"] if file.exists() else -1
 
 
-@pytest.mark.parametrize("launcher", ["torchrun, pictures, a proxy loss", "fabric, frozen"])
+CCP = {"loss": "c2", "ccp": True, "ccp_proxies": 1, "ccp_pool": 3, "ccp_patience": 1, "validation": 0.4}
+KINDS = {
+    "torchrun, pictures, a proxy loss": {
+        "loss": "proxy-anchor",
+        "freeze_batch_norm": True,  # else its statistics would be those of half a batch
+        "warm_up": 0,
+        "per_class": 2,
+    },
+    "fabric, frozen": {"freeze_backbone": True, "start": "pca"},
+    "fabric, frozen, ccp": {"freeze_backbone": True, **CCP},
+    "fabric, pictures, ccp with samples": {"freeze_batch_norm": True, "ccp_against": "samples", **CCP},  # 5 for two
+}
+
+
+@pytest.mark.parametrize("launcher", KINDS)
 def test_two_processes_do_what_one_does(launcher: str, class_folders: Path, tmp_path: Path) -> None:
     # Three steps agree to 2e-6. One process, its weights nudged by 1e-6, is 4e-2 off after six: more would test chaos.
-    steps = ["--steps", "3", "--evaluate-every", "2", "--save-every", "1", "--optimiser", "sgd"]
-    changes: dict[str, object] = {"steps": 3, "evaluate_every": 2, "save_every": 1, "optimiser": "sgd"}
-    line = command(class_folders, tmp_path / "two", *steps)
+    changes: dict[str, object] = {**KINDS[launcher], "steps": 3, "evaluate_every": 1, "save_every": 1}
+    changes["optimiser"] = "sgd"
+    line = command(class_folders, tmp_path / "two", *_options(changes))
     if launcher.startswith("torchrun"):
-        # batch norm is frozen: its statistics would be those of half a batch
-        line += ["--loss", "proxy-anchor", "--freeze-batch-norm", "--warm-up", "0", "--per-class", "2"]
-        changes |= {"loss": "proxy-anchor", "freeze_batch_norm": True, "warm_up": 0, "per_class": 2}
         line[1:3] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "lookalike.app"]
     else:
-        line += ["--freeze-backbone", "--start", "pca", "--devices", "2", "--cache", str(tmp_path / "cache")]
-        changes |= {"freeze_backbone": True, "start": "pca"}
+        line += ["--devices", "2", "--cache", str(tmp_path / "cache")]
     ran = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     train(settings(class_folders, tmp_path / "one", **changes))
     one, two = final(tmp_path / "one"), final(tmp_path / "two")
     assert one.keys() == two.keys()
+    if "ccp" in launcher:
+        opened = [_problems(tmp_path / name) for name in ("one", "two")]
+        assert opened[0] == opened[1]
+        assert opened[0], "a run in which no problem ends says nothing about how they end"
+    if "samples" in launcher:
+        assert len(one["learner objective.objective.places"]) % 2
     for name in one:
         if name != "rows":
             torch.testing.assert_close(

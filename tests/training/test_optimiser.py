@@ -39,6 +39,21 @@ def test_every_parameter_once_at_its_rate(embedder: Embedder) -> None:
     assert groups["loss"]["params"] == list(proxies.parameters())
 
 
+def test_label_embeddings_do_not_have_the_rate_of_proxies(embedder: Embedder) -> None:
+    proxies, labels = objectives.create("proxy-anchor", classes=5, dim=8), objectives.ZeroShot(classes=5, dim=8)
+    both = objectives.Gathered(objectives.Composed({"metric": (0.9, proxies), "zero-shot": (0.1, labels)}))
+    for multiple, rate in ((1.0, 1e-2), (3.0, 3e-2)):
+        optimiser = create_optimiser(embedder, both, settings(label_lr=multiple))
+        groups = {group["name"]: group for group in optimiser.param_groups}
+        assert groups["loss"]["params"] == [proxies.proxies]
+        assert groups["loss"]["lr"] == pytest.approx(1.0)
+        assert groups["labels"]["params"] == [labels.label_embeddings]
+        assert groups["labels"]["lr"] == pytest.approx(rate)
+    assert Settings().label_lr == 1.0
+    with pytest.raises(ValueError, match="label_lr must be finite and above 0, got 0"):
+        Settings(label_lr=0)
+
+
 def test_the_head_alone(embedder: Embedder) -> None:
     pairs = objectives.create("contrastive")
     optimiser = create_optimiser(embedder.head, pairs, settings())

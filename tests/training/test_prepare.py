@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lookalike.data.pictures import Pictures, Problem
+from lookalike.data.pictures import BrokenData, Pictures, Problem
 from lookalike.training.prepare import decide, divide, fingerprint
 from lookalike.training.settings import Settings
 
@@ -76,7 +76,7 @@ def test_held_out_classes_without_pairs_are_not_used() -> None:
     assert notes[1] == "2 training classes have a single picture and no pair"
 
 
-@pytest.mark.parametrize("counts", [(2, 2), (3, 3), (1, 1), (1, 1, 1, 1, 1, 1, 1, 1), (8, 1)])
+@pytest.mark.parametrize("counts", [(2, 2), (3, 3), (1, 2), (1, 1, 1, 1, 1, 1, 1, 2), (8, 1)])
 def test_too_few_pictures_hold_out_nothing(counts: tuple[int, ...]) -> None:
     pictures = table(*counts)
     train, held_out, notes = divide(pictures, Settings())
@@ -104,7 +104,7 @@ def test_problems_are_told_but_not_all() -> None:
     problems = tuple(Problem(f"{i}.jpg", "empty file") for i in range(7))
     notes = divide(replace(table(8, 8, 8), problems=problems), Settings())[2]
     lines = notes[0].splitlines()
-    assert lines[0] == "7 pictures cannot be read and are left out:"
+    assert lines[0] == "left out, 7 pictures that cannot be used:"
     assert lines[1] == "  0.jpg: empty file"
     assert lines[5:] == ["  4.jpg: empty file", "  and 2 more"]
     assert len(divide(replace(table(8, 8, 8), problems=problems[:5]), Settings())[2][0].splitlines()) == 6
@@ -118,7 +118,7 @@ def test_problems_are_told_but_not_all() -> None:
         (table(5, 5, splits=["test", "test"]), "numbers has splits but nothing to train on: no picture is marked"),
         (
             table(5, 5, 1, 1, splits=["train", "train", "validation", "validation"]),
-            "the validation split of numbers has no class with two pictures: nothing can be measured on it",
+            "the validation split of numbers: no class has two pictures, so nothing can be measured",
         ),
     ],
 )
@@ -246,3 +246,35 @@ def test_fingerprint() -> None:
         replace(pictures, names=("caf\udce9", *pictures.names[1:])),  # a file's name that is not UTF-8
     ]
     assert len({same, *map(fingerprint, others)}) == 7
+
+
+def test_one_picture_of_each_class_is_for_proxies_only() -> None:
+    pictures = table(*8 * [1])
+    for loss in ("multi-similarity", "c1", "triplet"):
+        with pytest.raises(
+            ValueError, match=f"^every training class of numbers has a single picture and {loss} learns"
+        ):
+            divide(pictures, Settings(loss=loss))
+    train, held_out, notes = divide(pictures, Settings(loss="proxy-anchor"))
+    assert (len(train), held_out) == (8, None)
+    assert notes[1:] == [
+        "every training class has a single picture: proxy-anchor can only tell them apart, not learn what they share"
+    ]
+
+
+def test_what_the_table_has_to_say_comes_first() -> None:
+    assert divide(replace(table(8, 8, 8), notes=("hear", "this")), Settings())[2][:2] == ["hear", "this"]
+
+
+def test_held_out_pictures_can_be_searched_by_their_roles() -> None:
+    pictures = table(*8 * [6])
+    roles = np.array(["query", "gallery"] * 24, np.str_)
+    held_out = divide(replace(pictures, roles=roles), Settings())[1]
+    assert held_out is not None
+    assert len(held_out.classes) == 2
+    train, held_out, notes = divide(replace(pictures, roles=np.array(48 * ["query"], np.str_)), Settings())
+    assert (len(train), held_out) == (48, None)
+    assert "pictures have the role query, but none has gallery or both" in notes[0]
+    splits = np.array(["train"] * 24 + ["validation"] * 24, np.str_)
+    with pytest.raises(BrokenData, match=r"^the validation split of numbers: pictures have the role query, but none"):
+        divide(replace(pictures, roles=np.array(48 * ["query"], np.str_), splits=splits), Settings())

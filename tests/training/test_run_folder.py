@@ -26,7 +26,7 @@ SETTINGS = {
         freeze_backbone=False,
         preset="sop",
         loss_settings={},
-        cache=Path("/tmp/a b"),
+        cache=Path("a b"),
         lr=1e-5,
         proxy_lr=100.0,
         betas=(0.9, 0.99),
@@ -208,3 +208,18 @@ def test_what_fails_half_way_leaves_the_old_files(tmp_path: Path, monkeypatch: p
         with pytest.raises(OSError, match=r"last\.pt could not be written, is the disk full\?"):
             folder.write_state({"seed": 2})
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_does_not_go_back(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.refuse_fewer_steps(1)  # nothing was done yet
+    folder.write_state({"progress": {"step": 7}, "weights": torch.zeros(5)})
+    for steps in (7, 8):
+        folder.refuse_fewer_steps(steps)
+    with pytest.raises(
+        ValueError, match=rf"^the run in {tmp_path} has done 7 steps: --steps must be at least that, got 6$"
+    ):
+        folder.refuse_fewer_steps(6)
+    folder.write_state({"progress": {"step": 8}})  # the file is not held open
+    with pytest.raises(ValueError, match="has done 8 steps"):
+        folder.refuse_fewer_steps(7)

@@ -1,52 +1,70 @@
-"""The command: ``lookalike train | evaluate | embed | datasets``.
+"""The command: ``lookalike train | evaluate | embed | datasets | benchmark | report``.
 
-Exit codes: 0 done, 1 failed, 2 bad usage, 128 + n stopped by signal n. Results go to stdout, everything else to stderr.
+Exit codes: 0 done; 1 failed, also for data that are there but broken; 2 bad usage; 128 + n stopped by signal n. Results
+go to stdout, everything else to stderr.
 """
 
+import io
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from lookalike import __version__
+from lookalike.app.loading import INTERRUPTED, ending_at_once
 
 COMMANDS = {
     "train": "learn an embedding from labelled pictures",
     "evaluate": "measure a trained model on pictures",
     "embed": "write the vectors of pictures to a file",
     "datasets": "list the benchmarks, or check a folder",
+    "benchmark": "train and test many combinations under one protocol",
+    "report": "make the table of a benchmark",
 }
+
+READER_GONE = 128 + 13  # SIGPIPE, for which not every system has a name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
     if not words or words[0] in ("-h", "--help"):
         print(_overview())
         return 0 if words else 2
     if words[0] == "--version":
         print(__version__)
         return 0
-    if words[0] not in COMMANDS:
-        from lookalike.training.settings import nearest
-
-        print(f"lookalike: there is no command {words[0]!r}{nearest(words[0], COMMANDS)}", file=sys.stderr)
-        return 2
-    return _run(words[0], words[1:])
+    try:
+        return _run(words[0], words[1:])
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def _run(name: str, argv: list[str]) -> int:
-    from lookalike.data.pictures import UnreadablePicture
-    from lookalike.training.stopping import RunFailed, Stopped
+    with ending_at_once():
+        from lookalike.data.pictures import BrokenData
+        from lookalike.training.settings import nearest
+        from lookalike.training.stopping import RunFailed, Stopped
 
+        if name not in COMMANDS:
+            print(f"lookalike: there is no command {name!r}{nearest(name, COMMANDS)}", file=sys.stderr)
+            return 2
+        command = import_module(f"lookalike.app.{name}")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files may hold what an encoding has no sign for
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return import_module(f"lookalike.app.{name}").run(argv)
+        code: int = command.run(argv)
+        sys.stdout.flush()
+        return code
     except SystemExit as finished:  # --help
         return int(finished.code or 0)
     except Stopped as stopped:
         return 128 + stopped.signal_number
-    except KeyboardInterrupt:
-        return 130
+    except BrokenPipeError:  # who reads our output has seen enough, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be flushed at the end
+        return READER_GONE
     except Exception as error:
         if os.environ.get("LOOKALIKE_TRACEBACK"):
             raise
@@ -57,7 +75,7 @@ def _run(name: str, argv: list[str]) -> int:
             if not expected:
                 print("LOOKALIKE_TRACEBACK=1 in the environment shows where it comes from", file=sys.stderr)
         bad_usage = isinstance(error, (ValueError, TypeError, FileNotFoundError))
-        return 2 if bad_usage and not isinstance(error, UnreadablePicture) else 1
+        return 2 if bad_usage and not isinstance(error, BrokenData) else 1
 
 
 def _first_line(error: Exception) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.app.parsing import JSON, UsageError, parse
-from lookalike.data import benchmarks
+from lookalike.data import DRAWN, benchmarks
 from lookalike.training.settings import nearest, setting
 
 DESCRIPTION = """Without a word more: the benchmarks that are known by name, their sizes, and where to get them. With
@@ -43,6 +43,10 @@ def run(argv: list[str]) -> int:
     name, colon, folder = str(settings.path).partition(":")
     if colon and benchmarks.lookup(name) and settings.name is None:
         settings.name, settings.path = name, Path(folder)
+    if not settings.path.expanduser().exists() and (known := benchmarks.lookup(str(settings.path))):
+        raise UsageError(f"say where it is: lookalike datasets check {known.name}:FOLDER; nothing is downloaded")
+    if str(settings.path) == DRAWN and not settings.path.exists():
+        raise UsageError(f"{DRAWN} are drawn on the spot: there is nothing to check")
     report = benchmarks.check(settings.path, settings.name, decode=settings.decode, progress=True)
     print(json.dumps(report.as_dict(), indent=2) if flags else str(report))
     return 0 if report.good else 1

@@ -2,16 +2,18 @@
 
 import csv
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lookalike import data
+from lookalike.app.loading import ending_at_once
 from lookalike.app.parsing import JSON, UsageError, parse
 from lookalike.data.files import table_of_files, verified
 from lookalike.data.folder import list_pictures
+from lookalike.data.names import as_text
 from lookalike.data.pictures import Pictures
 from lookalike.files import replacing, require_writable
 from lookalike.training.display import Display
@@ -19,7 +21,8 @@ from lookalike.training.settings import setting
 from lookalike.training.stopping import StopRequest
 
 DESCRIPTION = """Write the vectors of pictures to a file. DATA is any folder of pictures, or whatever train takes.
-x.npy holds the vectors and x.csv beside it the path and label of each row; x.parquet holds all in one file."""
+x.npy holds the vectors and x.csv beside it the path and label of each row; x.parquet holds all in one file. In paths
+and labels a byte that is not UTF-8 is written as \\xE9 is, and a backslash as two (lookalike.data.names.from_text)."""
 EXAMPLE = "lookalike embed runs/mine new_pictures/ --out vectors.parquet"
 
 
@@ -47,7 +50,8 @@ def run(argv: list[str]) -> int:
     if settings.run is None or settings.data is None or settings.out is None:
         raise UsageError("say which model, which pictures and where to: lookalike embed RUN DATA --out FILE")
     outputs = _outputs(settings.out, settings.overwrite)
-    from lookalike.trained import load
+    with ending_at_once():
+        from lookalike.trained import load
 
     model = load(settings.run, settings.device)
     pictures = _read(settings.data, settings.strict)
@@ -66,6 +70,8 @@ def run(argv: list[str]) -> int:
         print(f"{len(pictures):,} vectors of size {vectors.shape[1]} are in {' and '.join(report['out'])}")
         for name, reason in report["unreadable"]:
             print(f"left out: {name}: {reason}")
+        for note in pictures.notes:
+            print(note)
     return 0
 
 
@@ -86,41 +92,45 @@ def _read(source: str, strict: bool) -> Pictures:
     """As for training where all pictures have a class; else all pictures of the folder, with what class they have."""
     folder = Path(source).expanduser()
     try:
-        pictures = data.load(source, check=False)
+        pictures = data.load(source, check=False, fewest_classes=1)
         known = len(pictures)
     except ValueError:
-        if not folder.is_dir():
+        if not folder.is_dir() or data.benchmarks.recognise(folder) is not None:
             raise
         known = 0
     if folder.is_dir() and data.benchmarks.recognise(folder) is None:
-        names = list_pictures(folder).pictures
+        listing = list_pictures(folder)
+        names = listing.pictures
         if not names:
             raise ValueError(f"{folder} has no pictures")
         if known < len(names):
             labels = [name.split("/")[0] if "/" in name else "" for name in names]
-            pictures = table_of_files(f"folder {folder.name}", folder, names, labels)
+            table = table_of_files(f"folder {folder.name}", folder, names, labels)
+            pictures = replace(table, problems=tuple(listing.unreadable), notes=listing.notes())
     return verified(pictures, strict=strict, progress=True)
 
 
 def _write(outputs: list[Path], vectors: np.ndarray[Any, Any], pictures: Pictures) -> None:
-    columns = {"path": list(pictures.names), "label": [pictures.classes[label] for label in pictures.labels]}
+    classes = [as_text(name) for name in pictures.classes]
+    columns = {
+        "path": [as_text(name) for name in pictures.names],
+        "label": [classes[label] for label in pictures.labels],
+    }
     for name, values in (("split", pictures.splits), ("role", pictures.roles)):
         columns |= {} if values is None else {name: values.tolist()}
     if outputs[0].suffix == ".parquet":
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        # parquet is strict about UTF-8, file systems are not
-        texts = {n: [v.encode(errors="backslashreplace").decode() for v in values] for n, values in columns.items()}
         numbers = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
         with replacing(outputs[0]) as unfinished:
-            pq.write_table(pa.table({**texts, "vector": numbers}), unfinished)
+            pq.write_table(pa.table({**columns, "vector": numbers}), unfinished)
         return
     with replacing(outputs[0]) as unfinished, unfinished.open("wb") as file:
         np.save(file, vectors)
     with (
         replacing(outputs[1]) as unfinished,
-        unfinished.open("w", newline="", encoding="utf-8", errors="surrogateescape") as text,
+        unfinished.open("w", newline="", encoding="utf-8") as text,
     ):
         writer = csv.writer(text)
         writer.writerow(columns)

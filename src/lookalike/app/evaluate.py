@@ -8,18 +8,21 @@ from typing import Any, Literal
 import numpy as np
 
 from lookalike import data
+from lookalike.app.loading import ending_at_once
 from lookalike.app.parsing import JSON, UsageError, parse
 from lookalike.checks import check_count
-from lookalike.data.pictures import Pictures
-from lookalike.data.splits import singletons
+from lookalike.data.files import counted
+from lookalike.data.pictures import BrokenData, Pictures
+from lookalike.data.splits import lacking_role, measurable_classes
 from lookalike.training.display import Display
-from lookalike.training.evaluation import as_lines, has_roles, measure
+from lookalike.training.evaluation import as_lines, measure
 from lookalike.training.run_folder import RunFolder
 from lookalike.training.settings import setting
 from lookalike.training.stopping import StopRequest
 
 DESCRIPTION = """Measure a trained model on labelled pictures: P@1, P@R, MAP@R and R@K, exactly. Each picture is
-compared with all others, or the queries with the gallery where the data say which is which."""
+compared with all others, or the queries with the gallery where the data say which is which. A query is left out of the
+means, and counted in left_out, if there is no other picture of its class to be found."""
 EXAMPLE = "lookalike evaluate runs/mine other_pictures/ --json"
 
 
@@ -57,7 +60,11 @@ def run(argv: list[str]) -> int:
     model = _model(settings.run, settings)
     pictures = data.load(settings.data, strict=settings.strict, progress=True)
     problems = [list(problem) for problem in pictures.problems]
+    notes = pictures.notes
     pictures, split = _choose(pictures, settings.split, settings.run)
+    if measurable_classes(pictures) == 0:
+        fault = lacking_role(pictures) or "no query has another picture of its class, so nothing can be measured"
+        raise BrokenData(f"{pictures.name} ({split}): {fault}")
     with StopRequest().listening() as stop, Display(stop).bar(len(pictures), "embedding") as tick:
         vectors = model.embed_table(pictures, workers=settings.workers, tick=tick)
     figures = measure(vectors, pictures, distance=model.distance, ks=tuple(settings.ks))
@@ -72,12 +79,13 @@ def run(argv: list[str]) -> int:
         "unreadable": problems,
         "run": str(settings.run),
     }
-    print(json.dumps(report) if flags else _text(report, figures, pictures))
+    print(json.dumps(report) if flags else _text(report, figures, pictures, notes))
     return 0
 
 
 def _model(run: Path, settings: EvaluateSettings) -> Any:
-    from lookalike import models, trained  # late: --help need not wait for all that they load
+    with ending_at_once():
+        from lookalike import models, trained  # late: --help need not wait for all that they load
 
     if not run.exists() and models.is_backbone(str(run)):
         return trained.untrained(str(run), size=settings.size, device=settings.device)
@@ -88,13 +96,26 @@ def _model(run: Path, settings: EvaluateSettings) -> Any:
 
 def _choose(pictures: Pictures, split: str, run: Path) -> tuple[Pictures, str]:
     if split == "held-out":
-        held_out = RunFolder(run).read_json("data.json")["held_out"]
-        if held_out is None:
-            raise UsageError(f"the run in {run} held nothing out")
-        return pictures.with_classes(set(held_out["classes"]) & set(pictures.classes)), split
+        return pictures.with_classes(_held_out_classes(run, pictures)), split
     if split == "auto":
         split = "test" if pictures.splits is not None and "test" in pictures.splits else "all"
     return (pictures, split) if split == "all" else (pictures.split(split), split)
+
+
+def _held_out_classes(run: Path, pictures: Pictures) -> set[str]:
+    if not (run / "data.json").exists():
+        raise UsageError(f"--split held-out goes with the folder of a run, which {run} is not: it has no data.json")
+    trained = RunFolder(run).read_json("data.json")
+    if trained["held_out"] is None:
+        raise UsageError(f"the run in {run} held nothing out")
+    held_out = set(trained["held_out"]["classes"])
+    if held_out & set(trained["training"]["classes"]):
+        raise UsageError(
+            f"the run in {run} held out pictures of the classes it was trained on, and no class as a whole"
+        )
+    if not held_out & set(pictures.classes):
+        raise UsageError(f"{pictures.name} has none of the classes that the run in {run} held out")
+    return held_out & set(pictures.classes)
 
 
 def _seen_classes(run: Path, pictures: Pictures) -> int | None:
@@ -106,7 +127,7 @@ def _seen_classes(run: Path, pictures: Pictures) -> int | None:
         return None
 
 
-def _text(report: dict[str, Any], figures: dict[str, float], pictures: Pictures) -> str:
+def _text(report: dict[str, Any], figures: dict[str, float], pictures: Pictures, notes: tuple[str, ...]) -> str:
     lines = [f"{report['data']} ({report['split']}): {report['pictures']:,} pictures of {report['classes']:,} classes"]
     if report["classes_seen_in_training"] is not None:
         seen = report["classes_seen_in_training"]
@@ -115,14 +136,17 @@ def _text(report: dict[str, Any], figures: dict[str, float], pictures: Pictures)
             if seen == 0
             else f"{seen} classes have the name of a class that was trained on"
         )
-    if has_roles(pictures):
-        assert pictures.roles is not None
+    if pictures.roles is not None and pictures.has_roles:
         queries = int(np.isin(pictures.roles, ("query", "both")).sum())
         gallery = int(np.isin(pictures.roles, ("gallery", "both")).sum())
         lines.append(f"{queries:,} queries against a gallery of {gallery:,}")
-    elif singletons(pictures):
-        lines.append(f"{len(singletons(pictures))} classes have a single picture, which is never a query")
+    if figures["left_out"]:
+        where = " in the gallery" if pictures.has_roles else ""
+        lines.append(
+            f"left out as queries: {figures['left_out']:,}, for there is no other picture of their class{where} to find"
+        )
     if report["unreadable"]:
-        lines.append(f"{len(report['unreadable'])} pictures cannot be read and are left out:")
+        lines.append(f"left out, {counted(len(report['unreadable']), 'picture')} that cannot be used:")
         lines += [f"  {name}: {reason}" for name, reason in report["unreadable"][:10]]
-    return "\n".join([*lines, *as_lines(figures)])
+    shown = {name: value for name, value in figures.items() if name != "left_out"}
+    return "\n".join([*lines, *notes, *as_lines(shown)])

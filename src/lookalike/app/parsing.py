@@ -7,17 +7,16 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-import yaml
 from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 
+from lookalike.app.config_file import UsageError, read_config
 from lookalike.training.settings import nearest
 
+__all__ = ["JSON", "UsageError", "parse"]
+
 T = TypeVar("T")
+WORDS = {int: "a whole number", float: "a number", str: "a text", Path: "a path", dict: "settings by name"}
 JSON = {"--json": "print the result as JSON"}
-
-
-class UsageError(ValueError):
-    """What was typed cannot be understood."""
 
 
 def parse(
@@ -40,28 +39,50 @@ def parse(
     parser = _parser(kind, prog, description, example, positional, flags)
     if defaults:
         parser.set_defaults(defaults)
+    files, words = _in_order(kind, argv)
+    from_files: dict[str, tuple[Path, Any]] = {}
+    for file in files:
+        known = read_config(file, kind, [_name(flag) for flag in flags])
+        from_files |= {name: (file, value) for name, value in known.items()}
     try:
-        values = parser.parse_args(_in_order(kind, argv))
+        values = parser.parse_args([*(f"--config={file}" for file in files), *words])
+        chosen = {entry.name: getattr(values, entry.name) for entry in fields(kind)}  # type: ignore[arg-type]
+        for name in positional:  # which jsonargparse does not read from a file
+            if chosen[name] is None and name in from_files:
+                chosen[name] = from_files[name][1]
+        return kind(**chosen), {flag for flag in flags if getattr(values, _name(flag))}
     except argparse.ArgumentError as error:
-        raise UsageError(_explained(str(error), kind, flags)) from None
-    chosen = {entry.name: getattr(values, entry.name) for entry in fields(kind)}  # type: ignore[arg-type]
-    for name in positional:  # which jsonargparse does not read from a file
-        if chosen[name] is None and getattr(values, "config", None):
-            chosen[name] = yaml.safe_load(Path(str(values.config[-1])).read_text(encoding="utf-8")).get(name)
-    return kind(**chosen), {flag for flag in flags if getattr(values, flag.strip("-").replace("-", "_"))}
+        raise UsageError(_placed(_explained(str(error), kind, flags), from_files, words)) from None
+    except (ValueError, TypeError) as error:
+        raise UsageError(_placed(str(error), from_files, words)) from None
 
 
-def _in_order(kind: type[Any], argv: Sequence[str]) -> list[str]:
-    """``--config`` first, so that the line goes before the file; ``0.9,0.99`` as the list that it is."""
+def _name(option: str) -> str:
+    return option.split("=")[0].strip("-").replace("-", "_")
+
+
+def _placed(message: str, from_files: dict[str, tuple[Path, Any]], words: Sequence[str]) -> str:
+    """The message with the file before it, if the setting that it begins with comes from one."""
+    name = re.split(r"[ .:]", message, maxsplit=1)[0]
+    on_line = {_name(word).removeprefix("no_").split(".")[0] for word in words if word.startswith("--")}
+    return f"{from_files[name][0]}: {message}" if name in from_files and name not in on_line else message
+
+
+def _in_order(kind: type[Any], argv: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """The files of ``--config``, which go first, so that the line goes before them; and the other words.
+
+    ``0.9,0.99`` becomes the list that it is.
+    """
     lists = {f"--{n.replace('_', '-')}" for n, of in get_type_hints(kind).items() if get_origin(of) in (list, tuple)}
-    words, files = list(argv), []
+    words, files = list(argv), list[Path]()
     i = 0
     while i < len(words):
         name, equals, value = words[i].partition("=")
         if name == "--config":
-            length = 1 if equals else 2
-            files += words[i : i + length]
-            del words[i : i + length]
+            if not equals and i + 1 == len(words):
+                raise UsageError("say which file: --config FILE")
+            files.append(Path(value if equals else words[i + 1]).expanduser())
+            del words[i : i + (1 if equals else 2)]
             continue
         if name in lists and not equals and i + 1 < len(words):
             name, equals, value = name, "=", words.pop(i + 1)
@@ -69,7 +90,7 @@ def _in_order(kind: type[Any], argv: Sequence[str]) -> list[str]:
             value = f"[{value}]"
         words[i] = f"{name}{equals}{value}"
         i += 1
-    return files + words
+    return files, words
 
 
 def _parser(
@@ -119,5 +140,17 @@ def _explained(message: str, kind: type[Any], flags: Iterable[str]) -> str:
         if choices and given:
             wrong, right = given[1], re.findall(r"'([^']+)'", choices[1])
             return f"{match[1]} must be one of {', '.join(right)}, got {wrong}{nearest(wrong, right)}"
-        return f"{match[1]}: {reason}"
+        wanted = {entry.name: _in_words(get_type_hints(kind)[entry.name]) for entry in fields(kind)}.get(match[1])
+        value = re.search(r"(?:Got|Given) value: (.*)", reason)
+        return f"{match[1]} must be {wanted}, got {value[1]}" if wanted and value else f"{match[1]}: {reason}"
     return " ".join(message.split())
+
+
+def _in_words(kind: Any) -> str:
+    """A type for people; nothing for those that are rarely got wrong."""
+    if get_origin(kind) in (tuple, list):
+        inner = [each for each in get_args(kind) if each is not ...]
+        return f"a list of {len(inner)} numbers" if len(inner) > 1 else "a list of numbers"
+    parts = [each for each in get_args(kind) if each is not type(None)] if type(None) in get_args(kind) else [kind]
+    known = [WORDS.get(get_origin(each) or each, "") for each in parts]
+    return " or ".join([*known, *(["null"] if type(None) in get_args(kind) else [])]) if all(known) else ""

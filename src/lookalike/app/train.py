@@ -3,8 +3,10 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
+from lookalike.app.loading import ending_at_once
 from lookalike.app.parsing import JSON, UsageError, parse
 from lookalike.training.run_folder import RunFolder, to_yaml
 from lookalike.training.settings import Settings
@@ -23,7 +25,8 @@ def run(argv: list[str]) -> int:
         return 0
     if settings.out is None:
         raise UsageError("say where the run is to be left: --out RUN")
-    from lookalike.training.loop import train  # late: --help need not wait for all that it loads
+    with ending_at_once():
+        from lookalike.training.loop import train  # late: --help need not wait for all that it loads
 
     figures = train(settings)
     print(json.dumps(figures) if "--json" in flags else _summary(figures, settings))
@@ -62,5 +65,5 @@ def _summary(figures: dict[str, Any], settings: Settings) -> str:
             lines += ["nothing was better than the start, so the start is what is kept: try more steps or another --lr"]
     if figures.get("zero_shot_skipped"):
         lines += [f"{figures['zero_shot_skipped']:.1%} of the batches had a single class: no zero-shot loss in those"]
-    lines += [f"the model is in {out}", f"next: lookalike evaluate {out} OTHER_PICTURES"]
+    lines += [f"the model is in {out}", f"next: lookalike evaluate {quote(str(out))} OTHER_PICTURES"]
     return "\n".join(lines)

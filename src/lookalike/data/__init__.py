@@ -12,12 +12,10 @@ from pathlib import Path
 from lookalike.data import benchmarks
 from lookalike.data.files import raise_problems, verified
 from lookalike.data.folder import read_folder
-from lookalike.data.pictures import Pictures, Problem, Reader, UnreadablePicture
+from lookalike.data.pictures import BrokenData, Pictures, Problem, Reader, UnreadablePicture
 from lookalike.data.table import read_table
 
 DRAWN = "glyphs"
-TABLES = (".csv", ".tsv", ".txt")
-ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
 
 
 def load(
@@ -27,21 +25,24 @@ def load(
     strict: bool = False,
     check: bool = True,
     progress: bool = False,
+    fewest_classes: int = 2,
 ) -> Pictures:
     """The pictures of ``source``.
 
     source: a folder of class folders; a CSV with the columns path and label; the folder of a benchmark, which is
-        recognised by its files; a benchmark's name with ``root`` or as "NAME:FOLDER"; or "glyphs".
+        recognised by its files; a benchmark's name with ``root`` or as "NAME:FOLDER"; or "glyphs",
+        also with settings as "glyphs(cells=1, size=32)".
     root: the folder of a benchmark given by name, or the folder that the paths in a CSV start from.
     check: decode every file once; the unreadable ones are left out and listed in ``problems``.
     strict: raise if anything would have to be left out.
     progress: show a progress bar while checking.
+    fewest_classes: raise if a folder or a CSV has fewer; one class will do where nothing is to be told apart.
     """
-    if str(source) == DRAWN and root is None:
-        from lookalike.data.glyphs import glyphs
+    if (str(source) == DRAWN or str(source).startswith(f"{DRAWN}(")) and root is None:
+        from lookalike.data.glyphs import glyphs_named
 
-        return glyphs()
-    pictures = _read(source, None if root is None else Path(root).expanduser())
+        return glyphs_named(str(source))
+    pictures = _read(source, None if root is None else Path(root).expanduser(), fewest_classes)
     if check:
         return verified(pictures, strict=strict, progress=progress)
     if strict:
@@ -49,16 +50,21 @@ def load(
     return pictures
 
 
-def _read(source: str | Path, root: Path | None) -> Pictures:
+def _read(source: str | Path, root: Path | None, fewest_classes: int) -> Pictures:
     path = Path(source).expanduser()
     name, colon, folder = str(source).partition(":")
     if path.is_file():
-        return read_table(_check_table(path), root)
+        return read_table(path, root, fewest_classes)
     if root is not None:
         return benchmarks.read_benchmark(str(source), _check_folder(root))
     if path.is_dir():
         known = benchmarks.recognise(path)
-        return read_folder(path) if known is None else benchmarks.read_benchmark(known, path)
+        if known is not None:
+            return benchmarks.read_benchmark(known, path)
+        hint = benchmarks.hint_below(path)
+        if hint is not None:
+            raise ValueError(hint)
+        return read_folder(path, fewest_classes)
     if colon and (benchmarks.lookup(name) or Path(folder).expanduser().exists()):
         return benchmarks.read_benchmark(name, _check_folder(Path(folder).expanduser()))
     benchmark = benchmarks.lookup(str(source))
@@ -73,18 +79,10 @@ def _read(source: str | Path, root: Path | None) -> Pictures:
     raise ValueError(f"there is no folder, CSV or data set {str(source)!r}; {hint}")
 
 
-def _check_table(path: Path) -> Path:
-    if path.suffix.lower() in ARCHIVES:
-        raise ValueError(f"{path} is an archive: unpack it and give the folder")
-    if path.suffix.lower() not in TABLES:
-        raise ValueError(f"{path} is a file; expected a folder of class folders, or a list that ends in .csv")
-    return path
-
-
 def _check_folder(path: Path) -> Path:
     if not path.is_dir():
         raise ValueError(f"there is no folder {path}")
     return path
 
 
-__all__ = ["Pictures", "Problem", "Reader", "UnreadablePicture", "benchmarks", "load"]
+__all__ = ["BrokenData", "Pictures", "Problem", "Reader", "UnreadablePicture", "benchmarks", "load"]

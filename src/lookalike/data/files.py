@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from lookalike.checks import check_count
-from lookalike.data.pictures import Pictures, Problem, UnreadablePicture
+from lookalike.data.pictures import BrokenData, Pictures, Problem, UnreadablePicture
 from lookalike.data.reading import PIXEL_LIMIT, read_picture, verify_all
 
 
@@ -101,10 +101,10 @@ def verified(pictures: Pictures, *, strict: bool = False, progress: bool = False
     found = [Problem(name, reason) for name, reason in zip(pictures.names, reasons, strict=True) if reason is not None]
     problems = (*pictures.problems, *found)
     if len(pictures) and not good.any():
-        raise ValueError(f"not one of {len(pictures):,} pictures of {pictures.name} can be read; the first: {found[0]}")
+        raise BrokenData(f"not one of {len(pictures):,} pictures of {pictures.name} can be read; the first: {found[0]}")
     if strict:
         raise_problems(pictures.name, problems)
-    return pictures if not found else replace(pictures.take(good), problems=problems)
+    return pictures if not found else replace(pictures.take(good), problems=problems, notes=pictures.notes)
 
 
 def reading_at_least(pictures: Pictures, side: int) -> Pictures:
@@ -122,7 +122,17 @@ def reading_at_least(pictures: Pictures, side: int) -> Pictures:
 
 def raise_problems(name: str, problems: Sequence[Problem]) -> None:
     if problems:
-        raise ValueError(f"{name} has {len(problems):,} pictures that cannot be used; the first: {problems[0]}")
+        raise BrokenData(
+            f"{name} has {counted(len(problems), 'picture')} that cannot be used; the first: {problems[0]}"
+        )
+
+
+def counted(number: int, what: str) -> str:
+    """
+    >>> counted(1, "picture"), counted(2000, "picture")
+    ('1 picture', '2,000 pictures')
+    """
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def natural_order(names: Sequence[str] | set[str]) -> list[str]:

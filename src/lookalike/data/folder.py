@@ -5,8 +5,8 @@
     birds/train/wren/1.jpg               folders called train, val and test are splits, if they hold class folders
     birds/test/robin/7.jpg
 
-Hidden files and folders, Thumbs.db and __MACOSX are passed over; files that are not pictures (by their suffix) are
-passed over and counted.
+Hidden files and folders, Thumbs.db and __MACOSX are passed over, with a note if a hidden folder has pictures in it;
+files that are not pictures (by their suffix) are passed over and counted.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ SPLIT_NAMES = {
     "testing": "test",
 }
 PASSED_OVER = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
+HIDDEN_SHOWN = 3
 
 
 @dataclass
@@ -39,6 +40,14 @@ class Listing:
     pictures: list[str] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
     unreadable: list[Problem] = field(default_factory=list)  # folders that could not be listed
+    hidden: list[str] = field(default_factory=list)  # folders with pictures that were passed over for their names
+
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of what was passed over."""
+        if not self.hidden:
+            return ()
+        shown = ", ".join(self.hidden[:HIDDEN_SHOWN]) + (", ..." if len(self.hidden) > HIDDEN_SHOWN else "")
+        return (f"hidden folders are passed over, {len(self.hidden):,} of them with pictures: {shown}",)
 
 
 def list_pictures(root: str | Path) -> Listing:
@@ -51,13 +60,16 @@ def list_pictures(root: str | Path) -> Listing:
     return listing
 
 
-def read_folder(root: str | Path) -> Pictures:
+def read_folder(root: str | Path, fewest_classes: int = 2) -> Pictures:
     """A folder of class folders, or of splits of class folders, as a table. No picture is opened."""
     root = Path(root)
     listing = list_pictures(root)
     if not listing.pictures:
         others = f" (but {sum(listing.others.values()):,} other files)" if listing.others else ""
-        raise ValueError(f"{root} has no pictures{others}; expected a folder for each class with pictures in it")
+        hidden = "".join(f"; {note}" for note in listing.notes())
+        raise ValueError(
+            f"{root} has no pictures{others}; expected a folder for each class with pictures in it{hidden}"
+        )
     parts = [name.split("/") for name in listing.pictures]
     inside = [part for part in parts if len(part) > 1]
     if not inside:
@@ -81,11 +93,19 @@ def read_folder(root: str | Path) -> Pictures:
         splits = [SPLIT_NAMES[part[0].lower()] for part in inside]
         depth = 1
     class_of = [part[depth] for part in inside]
-    if len(set(class_of)) == 1:
+    if len(set(class_of)) < fewest_classes:
         _complain_of_one_class(root, class_of[0], inside[0][:depth], [part[depth + 1 :] for part in inside])
     names = ["/".join(part) for part in inside]
     pictures = table_of_files(f"folder {root.name or root}", root, names, class_of, splits=splits)
-    return replace(pictures, problems=tuple(problems))
+    return replace(pictures, problems=tuple(problems), notes=(*listing.notes(), *_deep([p[depth:] for p in inside])))
+
+
+def _deep(parts: list[list[str]]) -> list[str]:
+    """Kinds within kinds, and perhaps the inner ones are meant: to be said, since it cannot be known."""
+    if any(len(part) == 2 for part in parts):
+        return []
+    first = "/".join(parts[0][:2])
+    return [f"no picture lies in a class folder itself but all deeper, as in {first}: the class is {parts[0][0]}"]
 
 
 def _complain_of_one_class(root: Path, only: str, above: list[str], below: list[list[str]]) -> None:
@@ -109,6 +129,8 @@ def _walk(folder: Path, prefix: str, above: frozenset[tuple[int, int]], listing:
         return
     for name in natural_order(set(by_name)):
         if name.startswith(".") or name.lower() in PASSED_OVER:
+            if name.startswith(".") and _holds_pictures(by_name[name]):
+                listing.hidden.append(prefix + name)
             continue
         if _is_folder(by_name[name]):
             _walk(folder / name, f"{prefix}{name}/", above | {here}, listing)
@@ -116,6 +138,15 @@ def _walk(folder: Path, prefix: str, above: frozenset[tuple[int, int]], listing:
             listing.pictures.append(prefix + name)
         else:
             listing.others[suffix or name] += 1
+
+
+def _holds_pictures(folder: os.DirEntry[str]) -> bool:
+    """Directly, as a folder of a class does; nothing deeper is looked at."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(Path(each.name).suffix.lower() in SUFFIXES for each in entries)
+    except OSError:  # a file, or nothing that we may list
+        return False
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -11,7 +11,7 @@ Cyrillic A; c and C, since sizes vary; d and b, since flips are a customary augm
 
 import unicodedata
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import cos, radians, sin
 from pathlib import Path
 from zlib import crc32
@@ -38,6 +38,8 @@ SYMBOLS = ((0x2190, 0x23FF), (0x25A0, 0x2619), (0x2630, 0x27BF), (0x27F0, 0x27FF
 
 COMPARED = ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono")
 ALIKE = 0.91  # correlation of two blurred shapes from which they count as one
+SETTINGS = ("seed", "per_class", "size", "cells", "train_classes", "test_classes")
+REMEMBERED = 16_384  # pictures that are not drawn again: 200 MB at 64 px
 TRAIN_SHARE = 0.6  # of the background symbols
 
 
@@ -71,15 +73,30 @@ def glyphs(
         seed, size, cells, per_class, letters[:count], train_classes, (symbols[:known], symbols[known:])
     )
     classes = tuple(_code(letter) for letter in reader.letters)
+    drawn = "glyphs" if (seed, size, cells) == (0, 64, 2) else f"glyphs-{seed}-{size}-{cells}"
     return Pictures(
         name="glyphs",
-        names=tuple(f"glyphs/{name}/{number:04d}" for name in classes for number in range(per_class)),
+        names=tuple(f"{drawn}/{name}/{number:04d}" for name in classes for number in range(per_class)),
         labels=np.repeat(np.arange(count, dtype=np.int64), per_class),
         classes=classes,
         reader=reader,
         origins=np.arange(count * per_class, dtype=np.int64),
         splits=np.repeat(np.array(["train"] * train_classes + ["test"] * test_classes), per_class),
     )
+
+
+def glyphs_named(text: str) -> Pictures:
+    """``glyphs``, or ``glyphs(cells=1, size=32)`` with any settings of ``glyphs``."""
+    inside = text.removeprefix("glyphs").strip()
+    settings: dict[str, int] = {}
+    for piece in filter(None, (piece.strip() for piece in inside.removeprefix("(").removesuffix(")").split(","))):
+        name, _, value = (part.strip() for part in piece.partition("="))
+        if name not in SETTINGS or not value.isdecimal():
+            raise ValueError(
+                f"glyphs takes {', '.join(SETTINGS)} with whole numbers, as glyphs(cells=1), got {piece!r}"
+            )
+        settings[name] = int(value)
+    return glyphs(**settings)
 
 
 @dataclass(frozen=True)
@@ -95,6 +112,10 @@ class GlyphReader:
     symbols: tuple[tuple[str, ...], tuple[str, ...]]  # of the training and of the test pictures
 
     def __call__(self, index: int) -> Image.Image:
+        return Image.fromarray(_drawn(self, index))
+
+    def draw(self, index: int) -> NDArray[np.uint8]:
+        """Picture ``index`` (size, size, 3)."""
         letter, random, true_cell = self._begin(index)
         symbols = self.symbols[index // self.per_class >= self.train_classes]
         side = self.size // self.cells
@@ -106,7 +127,7 @@ class GlyphReader:
         canvas = paper_colour + (ink_colour - paper_colour) * np.asarray(ink, dtype=np.float32)[..., None] / 255
         canvas += _clutter(self.size, self.cells, random)[..., None]
         canvas += random.uniform(0.01, 0.05) * random.standard_normal(canvas.shape, dtype=np.float32)
-        return Image.fromarray((canvas.clip(0, 1) * 255).round().astype(np.uint8))
+        return (canvas.clip(0, 1) * 255).round().astype(np.uint8)
 
     def cell_of(self, index: int) -> int:
         """The cell that shows the letter, counted row by row from the top left."""
@@ -126,6 +147,11 @@ class GlyphReader:
         letter = self.letters[which]
         random = np.random.Generator(np.random.PCG64(np.random.SeedSequence((self.seed, ord(letter), number))))
         return letter, random, int(random.integers(self.cells**2))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _drawn(reader: GlyphReader, index: int) -> NDArray[np.uint8]:
+    return reader.draw(index)
 
 
 @cache

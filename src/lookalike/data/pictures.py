@@ -21,7 +21,11 @@ SPLITS = ("train", "validation", "test")
 ROLES = ("query", "gallery", "both", "")
 
 
-class UnreadablePicture(ValueError):  # noqa: N818 - it names the thing, as FileNotFoundError would not
+class BrokenData(ValueError):  # noqa: N818 - it names the thing, as FileNotFoundError would not
+    """The data were found, but something in them is broken or missing: to be mended there, not in what was asked."""
+
+
+class UnreadablePicture(BrokenData):
     """A picture that cannot be decoded; ``name`` says which and ``reason`` why, in words for people."""
 
     def __init__(self, name: str, reason: str) -> None:
@@ -63,7 +67,7 @@ class Pictures:
     ``origins[i]``. ``splits`` holds "train", "validation" or "test" for each, ``roles`` holds "query", "gallery",
     "both" or "" (no role, as for training pictures); either is None where the source says nothing of the kind.
     ``root`` is where the files lie, None for pictures that are not files. ``problems`` lists what was found unreadable
-    and left out.
+    and left out, ``notes`` what else a person should know of how the table came about.
     """
 
     name: str
@@ -76,6 +80,7 @@ class Pictures:
     roles: NDArray[np.str_] | None = None
     root: Path | None = None
     problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.names)
@@ -102,6 +107,11 @@ class Pictures:
         problems = f", {len(self.problems)} problems" if self.problems else ""
         return f"Pictures({self.name!r}, {len(self):,} pictures of {len(self.classes):,} classes{problems})"
 
+    @property
+    def has_roles(self) -> bool:
+        """Whether any picture is meant for one side of a search only, or for both."""
+        return self.roles is not None and bool((self.roles != "").any())
+
     def image(self, i: int) -> Image:
         """Picture i: mode RGB, upright."""
         return self.reader(int(self.origins[i]))
@@ -117,8 +127,8 @@ class Pictures:
     def take(self, indices: Sequence[int] | NDArray[np.integer] | NDArray[np.bool_]) -> Pictures:
         """The pictures at ``indices`` (or where a mask is True), in that order.
 
-        Classes that no longer occur are dropped and the labels renumbered; the classes keep their order. The problems
-        stay with the table they were found in.
+        Classes that no longer occur are dropped and the labels renumbered; the classes keep their order. Problems and
+        notes stay with the table they were found in.
         """
         chosen = np.asarray(indices)
         if chosen.dtype == bool:

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from lookalike.checks import check_count
 from lookalike.data.pictures import Pictures
 
+QUERY, GALLERY = ("query", "both"), ("gallery", "both")  # the roles on each side of a search
+
 
 def hold_out_classes(
     pictures: Pictures, share: float, *, order: Literal["contiguous", "seeded"] = "seeded", seed: int = 0
@@ -76,6 +78,32 @@ def hold_out_pictures(pictures: Pictures, share: float, seed: int = 0) -> tuple[
 def singletons(pictures: Pictures) -> list[str]:
     """The classes with a single picture: it has no other to be found by, so it cannot be a query."""
     return [pictures.classes[i] for i in np.flatnonzero(pictures.counts() == 1)]
+
+
+def measurable_classes(pictures: Pictures) -> int:
+    """How many classes a search can be measured on: those with a query and another picture to be found by it.
+
+    Queries and gallery are as the roles say; without roles every picture is in both.
+    """
+    counts = pictures.counts()
+    if not pictures.has_roles:
+        return int((counts > 1).sum())
+    queries, gallery, both = (_counts_with(pictures, *roles) for roles in (QUERY, GALLERY, ("both",)))
+    return int((queries * gallery > both).sum())  # who is both does not find itself
+
+
+def lacking_role(pictures: Pictures) -> str | None:
+    """What is wrong if there are roles, but only one side of a search; None if nothing is."""
+    for there, missing, roles in (("gallery", "query", QUERY), ("query", "gallery", GALLERY)):
+        if pictures.has_roles and not _counts_with(pictures, *roles).any():
+            return f"pictures have the role {there}, but none has {missing} or both, so nothing can be measured"
+    return None
+
+
+def _counts_with(pictures: Pictures, *roles: str) -> NDArray[np.int64]:
+    """How many pictures of each class have one of the roles, (classes,)."""
+    labels = pictures.labels[np.isin(pictures.roles if pictures.roles is not None else [], roles)]
+    return np.bincount(labels, minlength=len(pictures.classes)).astype(np.int64)
 
 
 def _check_share(share: float) -> None:

@@ -21,8 +21,10 @@ from typing import NamedTuple
 
 from lookalike.data.files import table_of_files
 from lookalike.data.folder import SPLIT_NAMES
-from lookalike.data.pictures import ROLES, Pictures, Problem
+from lookalike.data.pictures import ROLES, BrokenData, Pictures, Problem
 
+TABLES = (".csv", ".tsv", ".txt")
+ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
 COLUMNS = ("path", "label", "split", "role")
 DELIMITERS = ",;\t"
 FAULTS_SHOWN = 3
@@ -36,12 +38,16 @@ class Row(NamedTuple):
     role: str | None
 
 
-def read_table(file: str | Path, root: Path | None = None) -> Pictures:
+def read_table(file: str | Path, root: Path | None = None, fewest_classes: int = 2) -> Pictures:
     """The pictures that a CSV lists, as a table; ``root`` takes the place of the CSV's folder. No picture is opened.
 
     A row that says again what an earlier one said goes to ``problems``; one that contradicts it raises.
     """
     file = Path(file)
+    if file.suffix.lower() in ARCHIVES:
+        raise ValueError(f"{file} is an archive: unpack it and give the folder")
+    if file.suffix.lower() not in TABLES:
+        raise ValueError(f"{file} is a file; expected a folder of class folders, or a list that ends in .csv")
     faults: list[str] = []
     rows: dict[str, Row] = {}
     problems: list[Problem] = []
@@ -50,16 +56,16 @@ def read_table(file: str | Path, root: Path | None = None) -> Pictures:
         if first is row:
             continue
         if first[2:] == row[2:]:
-            problems.append(Problem(row.path, f"line {row.line} repeats line {first.line}"))
+            problems.append(Problem(row.path, f"stands there twice (lines {first.line} and {row.line})"))
         else:
             faults.append(f"line {row.line}: {row.path} is {_said(row)}, but in line {first.line} it is {_said(first)}")
     if faults:
         more = f" (and {len(faults) - FAULTS_SHOWN:,} more)" if len(faults) > FAULTS_SHOWN else ""
-        raise ValueError(f"{file}: {'; '.join(faults[:FAULTS_SHOWN])}{more}")
+        raise BrokenData(f"{file}: {'; '.join(faults[:FAULTS_SHOWN])}{more}")
     if not rows:
         raise ValueError(f"{file} lists no pictures: there is nothing below its header")
     kept = list(rows.values())
-    if len({row.label for row in kept}) == 1:
+    if len({row.label for row in kept}) < fewest_classes:
         raise ValueError(f"{file} has only one class, {kept[0].label!r}; at least two are needed to tell apart")
     pictures = table_of_files(
         f"table {file.name}",
@@ -135,13 +141,13 @@ def _text(file: Path) -> str:
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise ValueError(f"{file} cannot be read: {error.strerror}") from error
+        raise BrokenData(f"{file} cannot be read: {error.strerror}") from error
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise ValueError(
+        raise BrokenData(
             f"{file}: line {line} is not {encoding.removesuffix('-sig').upper()}; save the file as UTF-8"
         ) from error
 

@@ -5,6 +5,7 @@ from lookalike.models.backbones import create_backbone, default_backbone, is_bac
 from lookalike.models.embedder import Embedder, Explanation, Head
 from lookalike.models.freezing import freeze, freeze_batch_norm, parameter_groups, train_last_stages
 from lookalike.models.projection import ProjectionStart, median_norm, principal_projection
+from lookalike.models.replace_pooling import replace_pooling
 from lookalike.models.store import load_model, save_model
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "names",
     "parameter_groups",
     "principal_projection",
+    "replace_pooling",
     "save_model",
     "starts_random",
     "train_last_stages",

@@ -1,9 +1,11 @@
 """Backbones by name, and where their weights come from.
 
-Whatever timm builds that ends in a map or in patch tokens, and three networks of our own: ``bn_inception``,
-``resnet20`` and ``resnetv2-20``. Nothing is downloaded unless asked for.
+Whatever timm builds that ends in a map or in patch tokens, and four networks of our own: ``bn_inception``,
+``resnet20``, ``resnetv2-20`` and, for quick trials with 64 px, ``resnet8-half``. Nothing is downloaded
+unless asked for.
 """
 
+import json
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,11 +23,12 @@ from lookalike.models.weight_files import load_into, read_weights
 
 _OURS: dict[str, Callable[[], nn.Module]] = {
     "bn_inception": BNInception,
-    "resnet20": lambda: CifarResNet(preactivate=False),
+    "resnet20": CifarResNet,
+    "resnet8-half": lambda: CifarResNet(blocks=1, half=True),
     "resnetv2-20": lambda: CifarResNet(preactivate=True),
 }
 _ALIASES = {"efficientnet_lite0": "tf_efficientnet_lite0"}  # timm's own efficientnet_lite0 pads otherwise
-_FROM_SCRATCH = ("resnet20", "resnetv2-20")  # for which nobody publishes weights
+_FROM_SCRATCH = ("resnet20", "resnet8-half", "resnetv2-20")  # for which nobody publishes weights
 
 # How timm's families are asked to take other sizes than that of their weights.
 _ANY_SIZE: tuple[dict[str, Any], ...] = ({"strict_img_size": False}, {"dynamic_img_size": True}, {})
@@ -55,8 +58,9 @@ def create_backbone(name: str, *, weights: str | Path = "auto") -> Backbone:
     """The backbone of that name.
 
     weights: "auto": those that come with a package; an error that says what to do where there are none.
-        "none": random (also what "auto" means for resnet20 and resnetv2-20, for which there are none to be had).
-        "timm": downloaded by timm. Otherwise a file, .safetensors or a state dict that torch reads without pickle.
+        "none": random (also what "auto" means for the resnets of our own, for which there are none to be had).
+        "timm": downloaded by timm. Otherwise a file, .safetensors or a state dict that torch reads without pickle,
+        or the folder of a run that has trained this backbone.
 
     >>> create_backbone("resnet20")(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 64, 64])
@@ -98,8 +102,23 @@ def _read(name: str, weights: str | Path) -> dict[str, Tensor] | None:
         raise ValueError(f"no weights of {name} come with a package; set weights to {ways}")
     if weights == "timm":
         return None
+    if Path(weights).is_dir():
+        return _of_run(name, Path(weights))
     state = read_weights(Path(weights))
     return lite0_weights.to_timm_names(state) if lite0_weights.has_source_names(state) else state
+
+
+def _of_run(name: str, folder: Path) -> dict[str, Tensor]:
+    """The backbone of a model that was trained."""
+    try:
+        settings = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        trained = settings["backbone"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(f"weights must be 'auto', 'none', 'timm', a file or a run, and {folder} is no run") from None
+    if trained != name:
+        raise ValueError(f"the run in {folder} has trained {trained}, whose weights do not fit {name}")
+    state = read_weights(folder / "model.safetensors")
+    return {key.removeprefix("backbone.network."): value for key, value in state.items() if key.startswith("backbone.")}
 
 
 def _create_timm(name: str, pretrained: bool) -> nn.Module:

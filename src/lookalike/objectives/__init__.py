@@ -1,10 +1,13 @@
 """Objectives: embeddings (B, D) and labels (B,) -> one loss."""
 
+from collections.abc import Iterable
 from difflib import get_close_matches
 from inspect import signature
 from typing import Any
 
 from lookalike.objectives.base import Hints, Loss, Objective
+from lookalike.objectives.between_proxies import BetweenProxies, BetweenSamples
+from lookalike.objectives.centres import SPREADS, CentreCrowding, CentreObjective, CentreSpread
 from lookalike.objectives.composed import Composed
 from lookalike.objectives.contrastive import Contrastive, ContrastiveDistance
 from lookalike.objectives.gather import Gathered
@@ -20,6 +23,11 @@ from lookalike.objectives.soft_triple import SoftTriple
 from lookalike.objectives.zero_shot import ZeroShot
 
 __all__ = [
+    "SPREADS",
+    "BetweenProxies",
+    "BetweenSamples",
+    "CentreCrowding",
+    "CentreSpread",
     "Composed",
     "CrossBatchMemory",
     "Gathered",
@@ -30,6 +38,7 @@ __all__ = [
     "ProxyObjective",
     "ZeroShot",
     "create",
+    "create_centres",
     "names",
     "takes",
     "training_hints",
@@ -50,6 +59,7 @@ _OBJECTIVES: dict[str, type[Objective]] = {
     "soft-triple": SoftTriple,
     "triplet": Triplet,
 }
+_CROWDING = "r1"
 _ALIASES = {"c1": "contrastive", "c2": "contrastive-distance", "ms": "multi-similarity"}
 
 
@@ -73,16 +83,30 @@ def create(
     ProxyAnchor(classes=100, dim=128, margin=0.1, sharpness=32.0)
     """
     name, kind = _find(name)
-    known = [setting for setting in signature(kind).parameters if setting not in ("classes", "dim")]
-    for setting in settings:
-        if setting not in known:
-            raise ValueError(f"{name} has no setting {setting!r}; {_suggest(setting, known)}")
+    _check_settings(name, settings, [kind])
     settings = {**preset_settings(name, preset), **settings}
     if not kind.hints.needs_classes:
         return kind(**settings)
     if classes is None or dim is None:
         raise ValueError(f"{name} learns vectors for the classes: classes and dim must be given, got {classes}, {dim}")
     return kind(classes=classes, dim=dim, **settings)
+
+
+def create_centres(preset: str | None = None, **settings: Any) -> CentreObjective:
+    """A regulariser of class centres: ``CentreSpread``, by itself or with the settings that SPREADS has by that name,
+    or ``CentreCrowding``, whose name is r1. ``settings``, as the class takes them, go before the preset.
+
+    >>> create_centres("mhe-1", classes=10, dim=8, sample=4).settings["form"]
+    'energy-sum'
+    >>> type(create_centres("r1", classes=10, dim=8)).__name__
+    'CentreCrowding'
+    """
+    known = [*SPREADS, _CROWDING]
+    if preset is not None and preset not in known:
+        raise ValueError(f"no regulariser of centres is called {preset!r}; {_suggest(preset, known)}")
+    kind: type[CentreObjective] = CentreCrowding if preset == _CROWDING else CentreSpread
+    _check_settings(preset or "centres", settings, [kind, CentreObjective], "classes", "dim", "proxies_of")
+    return kind(**{**SPREADS.get(preset or "", {}), **settings})
 
 
 def training_hints(name: str, preset: str | None = None) -> Hints:
@@ -105,6 +129,14 @@ def _find(name: str) -> tuple[str, type[Objective]]:
     if full not in _OBJECTIVES:
         raise ValueError(f"no objective is called {name!r}; {_suggest(name, [*names(), *_ALIASES])}")
     return full, _OBJECTIVES[full]
+
+
+def _check_settings(name: str, given: Iterable[str], kinds: Iterable[type[Objective]], *also: str) -> None:
+    hidden = {"classes", "dim", "proxies_of", "settings", "where"}
+    known = [setting for kind in kinds for setting in signature(kind).parameters if setting not in hidden]
+    for setting in given:
+        if setting not in known and setting not in also:
+            raise ValueError(f"{name} has no setting {setting!r}; {_suggest(setting, known)}")
 
 
 def _suggest(wrong: str, known: list[str]) -> str:

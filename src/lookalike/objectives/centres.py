@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from lookalike.checks import check_count
@@ -62,8 +62,9 @@ class Centres(NamedTuple):
 class CentreObjective(Objective):
     """Where centres come from: a subclass says in ``measure`` what is to be made small.
 
-    classes, dim: for running means. proxies_of: instead of them, an objective that has proxies; it stays the owner of
-    its parameters and must be trained as well. Several proxies of a class have their mean for a centre.
+    classes, dim: for running means. proxies_of: instead of them, an objective that has proxies, or a Parameter of your
+    own (classes, D) or (classes, some, D); they must be trained by somebody, this module does not count them among its
+    parameters. Several proxies of a class have their mean for a centre.
     sample: how many classes to draw at each step; with running means, those of the batch come on top. None: all.
     normalise: put embeddings and centres on the unit sphere.
     """
@@ -74,26 +75,25 @@ class CentreObjective(Objective):
 
     def __init__(
         self,
-        classes: int | None,
-        dim: int | None,
+        classes: int | None = None,
+        dim: int | None = None,
         *,
-        proxies_of: ProxyObjective | None,
-        sample: int | None,
-        momentum: float,
-        normalise: bool,
-        seed: int,
-        **settings: Any,
+        settings: dict[str, Any],
+        proxies_of: ProxyObjective | nn.Parameter | None = None,
+        sample: int | None = None,
+        momentum: float = 0.9,
+        normalise: bool = True,
+        seed: int = 0,
     ) -> None:
         if proxies_of is not None:
-            if not isinstance(proxies_of, ProxyObjective):
-                raise TypeError(f"proxies_of must be an objective with proxies, got {type(proxies_of).__name__}")
+            _check_owner(proxies_of)
             if classes is not None or dim is not None:
                 raise ValueError(f"with proxies_of, classes and dim must not be given, got {classes}, {dim}")
-            settings["proxies_of"] = type(proxies_of).__name__
+            settings = {**settings, "proxies_of": type(proxies_of).__name__}
         else:
             check_count("classes", classes, 2)
             check_count("dim", dim)
-            settings.update(classes=classes, dim=dim)
+            settings = {**settings, "classes": classes, "dim": dim}
         if sample is not None:
             check_count("sample", sample, 2)
         check_count("seed", seed, 0)
@@ -104,7 +104,7 @@ class CentreObjective(Objective):
         self.momentum = momentum
         self.normalise = normalise
         self.seed = seed
-        self.classes: int = proxies_of.classes if proxies_of is not None else self.settings["classes"]
+        self.classes: int = self.settings["classes"] if proxies_of is None else len(_by_class(proxies_of))
         self.step = 0  # not a buffer: the draw would wait for the device
         self._owner = (proxies_of,)  # in a tuple, or torch would count the proxies among the parameters of both
         if classes is not None and dim is not None:
@@ -139,8 +139,8 @@ class CentreObjective(Objective):
         drawn = chance.choice(self.classes, self.sample, replace=False, shuffle=False)
         return torch.from_numpy(drawn).to(device, non_blocking=True)
 
-    def _proxies(self, owner: ProxyObjective, like: Tensor) -> Centres:
-        proxies = owner.proxies.unflatten(0, (owner.classes, -1))
+    def _proxies(self, owner: ProxyObjective | nn.Parameter, like: Tensor) -> Centres:
+        proxies = _by_class(owner)
         drawn = self._draw(proxies.device)
         proxies = (proxies if drawn is None else proxies[drawn]).to(like.dtype)
         if proxies.shape[1] > 1 and self.normalise:
@@ -179,6 +179,7 @@ class CentreSpread(CentreObjective):
     over: "distance", or "similarity", where a large knob leans to the nearest and power means are not defined.
     form: see above; energies are of distances, with a power mean and a knob of at most 0. Those of a knob far below -2
     vary over so many powers of ten that the form "mean", with the same minimum, is the one to train with.
+    where: the centres, as ``CentreObjective`` takes them.
     """
 
     def __init__(
@@ -186,17 +187,13 @@ class CentreSpread(CentreObjective):
         classes: int | None = None,
         dim: int | None = None,
         *,
-        proxies_of: ProxyObjective | None = None,
         kind: str = "power",
         knob: float = -1.0,
         over: str = "distance",
         form: str = "mean",
         squared: bool = False,
         offset: float = 0.0,
-        sample: int | None = None,
-        momentum: float = 0.9,
-        normalise: bool = True,
-        seed: int = 0,
+        **where: Any,
     ) -> None:
         mean = SkewedMean(kind, knob)
         if over not in ("distance", "similarity"):
@@ -211,22 +208,9 @@ class CentreSpread(CentreObjective):
             raise ValueError(f"offset must be finite and at least 0, got {offset}")
         if form != "mean" and not (kind == "power" and -inf < knob <= 0):
             raise ValueError(f"an {form} needs kind power and a finite knob of at most 0, got {kind}, {knob}")
-        super().__init__(
-            classes,
-            dim,
-            proxies_of=proxies_of,
-            kind=kind,
-            knob=knob,
-            over=over,
-            form=form,
-            squared=squared,
-            offset=offset,
-            sample=sample,
-            momentum=momentum,
-            normalise=normalise,
-            seed=seed,
-        )
-        most = comb(min(sample or self.classes, self.classes), 2)
+        own = {"kind": kind, "knob": knob, "over": over, "form": form, "squared": squared, "offset": offset}
+        super().__init__(classes, dim, settings=own, **where)
+        most = comb(min(self.sample or self.classes, self.classes), 2)
         if kind == "k" and abs(knob) > most:
             raise ValueError(f"the knob of a K-skewed mean must be at most the number of pairs, {most}, got {knob}")
         self.mean = mean
@@ -255,6 +239,7 @@ class CentreCrowding(CentreObjective):
     """How near each centre has others around it, by the log-exp of similarities: R1 as printed, over all centres.
 
     sharpness: above 0, inf for the nearest alone. margin: shifts the value only, R1 having no hinge.
+    where: the centres, as ``CentreObjective`` takes them.
     """
 
     def __init__(
@@ -262,29 +247,15 @@ class CentreCrowding(CentreObjective):
         classes: int | None = None,
         dim: int | None = None,
         *,
-        proxies_of: ProxyObjective | None = None,
         sharpness: float = 32.0,
         margin: float = 0.0,
-        sample: int | None = None,
-        momentum: float = 0.9,
-        normalise: bool = True,
-        seed: int = 0,
+        **where: Any,
     ) -> None:
         if not sharpness > 0:
             raise ValueError(f"sharpness must be above 0, got {sharpness}")
         if not isfinite(margin):
             raise ValueError(f"margin must be finite, got {margin}")
-        super().__init__(
-            classes,
-            dim,
-            proxies_of=proxies_of,
-            sharpness=sharpness,
-            margin=margin,
-            sample=sample,
-            momentum=momentum,
-            normalise=normalise,
-            seed=seed,
-        )
+        super().__init__(classes, dim, settings={"sharpness": sharpness, "margin": margin}, **where)
         self.mean = SkewedMean("log-exp", sharpness)
         self.margin = margin
 
@@ -293,6 +264,21 @@ class CentreCrowding(CentreObjective):
         mean = log_exp_mean(means, 0, weights=centres.present)
         rivals = (centres.classes - 1).clamp(min=1).to(mean.dtype)
         return Loss(mean + rivals.log() / self.mean.knob - self.margin, {"mean": mean.detach()})
+
+
+def _check_owner(owner: Any) -> None:
+    if not isinstance(owner, (ProxyObjective, nn.Parameter)):
+        raise TypeError(f"proxies_of must be an objective with proxies, or a Parameter, got {type(owner).__name__}")
+    if isinstance(owner, nn.Parameter) and (owner.dim() not in (2, 3) or len(owner) < 2):
+        shape = tuple(owner.shape)
+        raise ValueError(f"proxies must be (classes, D) or (classes, some, D) of at least two classes, got {shape}")
+
+
+def _by_class(owner: ProxyObjective | nn.Parameter) -> Tensor:
+    """Proxies (classes, some, D)."""
+    if isinstance(owner, ProxyObjective):
+        return owner.proxies.unflatten(0, (owner.classes, -1))
+    return owner.unsqueeze(1) if owner.dim() == 2 else owner
 
 
 def _shifted_distances(rows: Tensor, columns: Tensor, *, squared: bool, offset: float) -> Tensor:

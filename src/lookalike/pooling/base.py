@@ -11,7 +11,7 @@ Where a pooling stands in a model is the model's business, but a pooling says wh
 """
 
 from math import isqrt
-from typing import Any, ClassVar, Literal, NamedTuple, overload
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, overload, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +89,15 @@ class Pooling(nn.Module):
     def _pool_map(self, bags: Tensor, mask: Tensor | None, grid: tuple[int, int]) -> Pooled:
         """The same where needs_map, and the grid (H, W) of which the N places are the rows."""
         raise NotImplementedError
+
+
+@runtime_checkable
+class StartsFromData(Protocol):
+    """A pooling whose prototypes can be chosen among features."""
+
+    @property
+    def num_prototypes(self) -> int: ...
+    def init_from(self, features: Tensor, mask: Tensor | None = None) -> None: ...
 
 
 def pooled(vector: Tensor, weights: Tensor | None = None, attributes: Tensor | None = None) -> Pooled:

@@ -1,5 +1,6 @@
 """Vectors -> neighbours -> figures."""
 
 from lookalike.retrieval.metrics import retrieval_metrics
+from lookalike.retrieval.search import neighbours
 
-__all__ = ["retrieval_metrics"]
+__all__ = ["neighbours", "retrieval_metrics"]

@@ -8,14 +8,14 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from lightning_fabric import Fabric
-from torch import nn
 
 from lookalike import data, models, objectives
 from lookalike.data.files import reading_at_least
 from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
 from lookalike.models import Embedder
-from lookalike.objectives.between_proxies import BetweenProxies
+from lookalike.models.embedder import Head
+from lookalike.objectives.between_proxies import BetweenAnchors
 from lookalike.training.display import Display
 from lookalike.training.features import FeatureCache, default_folder
 from lookalike.training.feeds import FeatureFeed, Feed, PictureFeed
@@ -40,13 +40,13 @@ class Assembly:
     validation: Pictures | None
     embedder: Embedder
     objective: objectives.Objective
-    proxies: BetweenProxies | None  # of the objective, where CCP chooses them
+    proxies: BetweenAnchors | None  # of the objective, where CCP chooses them
     feed: Feed
     fingerprints: list[str]
     state: dict[str, Any] | None  # of the run that is resumed
 
     @property
-    def model(self) -> nn.Module:
+    def model(self) -> Embedder | Head:
         """What is trained: the head alone if the feed gives features."""
         return self.embedder.head if self.settings.freeze_backbone else self.embedder
 
@@ -74,7 +74,8 @@ class Assembly:
         return steps * self.settings.accumulate / self.feed.batches.steps_per_epoch(0)
 
 
-def assemble(settings: Settings, stop: StopRequest) -> Assembly:
+def assemble(settings: Settings, stop: StopRequest, pictures: Pictures | None = None) -> Assembly:
+    """``pictures``: instead of those that ``settings.data`` names."""
     if settings.out is None:
         raise ValueError("a run needs a folder to be left in: --out RUN")
     out, settings = settings.out, replace(settings, precision=_precision(settings))
@@ -87,7 +88,7 @@ def assemble(settings: Settings, stop: StopRequest) -> Assembly:
     elif settings.resume and settings.data is not None:
         display.say(f"there is nothing to resume in {out}: this is a new run")
 
-    pictures = _load(fabric, settings)
+    pictures = _load(fabric, settings) if pictures is None else pictures
     train, validation, notes = divide(pictures, settings)
     pretrained = not models.starts_random(settings.backbone, settings.weights)
     settings, more = decide(
@@ -261,6 +262,7 @@ def _load(fabric: Fabric, settings: Settings) -> Pictures:
 def _previous(folder: RunFolder, settings: Settings) -> Settings | None:
     """The settings of the run to resume; None for a new one, for which there must be room."""
     if settings.resume and (folder.path / "settings.yaml").exists():
+        folder.refuse_fewer_steps(settings.steps)
         return folder.read_settings()
     folder.refuse_if_taken()
     return None

@@ -11,22 +11,32 @@ The pull is added to the gradients, after clipping and unscaling, so that it is 
 precision. It is zero in the first problem and acts on the model, not on the proxies. A problem's solution is what it
 had when it was at its best: the next pull and the next k-centre start from there, while the weights go on.
 
+In place of proxies there may be samples (``BetweenSamples``): the chosen pictures themselves, which the model sees at
+every step along with the batch. What has converged are then their vectors at the problem's best evaluation, so they
+are embedded once more there.
+
+The choice goes through the classes by the thousand or so: beyond the pool's vectors it takes the same memory whatever
+the number of classes.
+
 Reference: Gürbüz, Can and Alatan, "Deep Metric Learning with Chance Constraints", WACV 2024, Algorithms 1 and 2; the
 sign of the pull is that of equation (3.2.11), which Algorithm 1 prints the other way round.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lookalike.geometry import covering_radius, greedy_k_centre
-from lookalike.objectives.between_proxies import BetweenProxies
+from lookalike.objectives.between_proxies import BetweenAnchors, BetweenProxies, Embed
 
-Embed = Callable[[NDArray[np.int64]], Tensor]  # places in the training set (n,) -> vectors (n, D)
+Bar = Callable[[int], AbstractContextManager[Callable[[int], None]]]  # number of classes -> tick(classes done)
+CHUNK = 2**20  # numbers in the pools of the classes that are looked at together
 
 
 class Problem(NamedTuple):
@@ -46,12 +56,13 @@ class ProxyProblems:
     model: whose trained weights are pulled.  labels: of the training pictures (n,).  embed: gives their vectors.
     pool: b.  pull: lambda.  patience: evaluations without a better figure that end a problem.
     select: "k-centre", or "random": the first of the pool.  alternate: False stays with the first problem for ever.
+    bar: shows how far the choice is. If it raises, or ``embed`` does, nothing has changed.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        objective: BetweenProxies,
+        objective: BetweenAnchors,
         labels: NDArray[np.int64],
         embed: Embed,
         *,
@@ -61,13 +72,16 @@ class ProxyProblems:
         select: Literal["k-centre", "random"] = "k-centre",
         alternate: bool = True,
         seed: int = 0,
+        bar: Bar | None = None,
     ) -> None:
         if pool < objective.per_class:
             raise ValueError(f"a pool of {pool} pictures cannot give {objective.per_class} proxies for each class")
         self.model, self.objective, self.embed = model, objective, embed
         self.pool, self.pull, self.patience, self.select = pool, pull, patience, select
-        self.alternate, self.seed = alternate, seed
-        self.members = [np.flatnonzero(labels == c) for c in range(objective.classes)]
+        self.alternate, self.seed, self.bar = alternate, seed, bar
+        self.labels, self.sizes = labels, np.bincount(labels, minlength=objective.classes)
+        if len(self.sizes) != objective.classes or not self.sizes.all():
+            raise ValueError(f"labels must be 0..{objective.classes - 1}, each of them at least once")
         self.number = 0  # of the problem; 0 before the first
         self.evaluations = 0  # in this problem
         self.waited = 0
@@ -93,29 +107,37 @@ class ProxyProblems:
                 parameter.grad.add_(parameter - self.last[name], alpha=self.pull)
 
     @torch.no_grad()
-    def report(self, figure: float) -> Problem | None:
-        """An evaluation; if it ends the problem, the next one is opened, and what there is to say comes back."""
+    def report(self, figure: float, optimiser: Optimizer | None = None) -> Problem | None:
+        """An evaluation; if it ends the problem, the next one is opened, and what there is to say comes back.
+
+        optimiser: the one that has the proxies; new ones owe nothing to the old ones' momentum, which is set to 0.
+        """
+        best, solution, waited = self.best, self.solution, self.waited + 1
+        if best is None or figure > best:
+            solution = {name: parameter.detach().clone() for name, parameter in self._trained()}
+            solution["proxies"] = self.objective.solution(self.embed)
+            best, waited = figure, 0
+        ended = None
+        if self.alternate and waited >= self.patience:
+            number, evaluations, moved = self.number, self.evaluations + 1, _moved(self.last, solution)
+            before, after = self._open(solution["proxies"])
+            self.last = {name: value for name, value in solution.items() if name != "proxies"}
+            ended = Problem(number, evaluations, best, before, after, moved)
+            best, solution, waited, self.evaluations = None, {}, 0, -1
+            if optimiser is not None and isinstance(self.objective, BetweenProxies):
+                for value in optimiser.state.get(self.objective.proxies, {}).values():
+                    if isinstance(value, Tensor):
+                        value.zero_()
+        self.best, self.solution, self.waited = best, solution, waited
         self.evaluations += 1
-        if self.best is None or figure > self.best:
-            self.best, self.waited = figure, 0
-            self.solution = {name: parameter.detach().clone() for name, parameter in self._trained()}
-            self.solution["proxies"] = self.objective.proxies.detach().clone()
-        else:
-            self.waited += 1
-        if not self.alternate or self.waited < self.patience:
-            return None
-        moved = self._moved()
-        self.last = {name: value for name, value in self.solution.items() if name != "proxies"}
-        number, evaluations, best = self.number, self.evaluations, self.best
-        before, after = self._open(self.solution["proxies"])
-        return Problem(number, evaluations, best, before, after, moved)
+        return ended
 
     def state_dict(self) -> dict[str, Any]:
         names = ("number", "evaluations", "waited", "best", "solution", "last")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        device = self.objective.proxies.device
+        device = self.objective.anchor_labels.device
         for name, value in state.items():
             tensors = isinstance(value, dict)
             setattr(self, name, {key: tensor.to(device) for key, tensor in value.items()} if tensors else value)
@@ -123,32 +145,50 @@ class ProxyProblems:
     @torch.no_grad()
     def _open(self, converged: Tensor | None) -> tuple[float, float]:
         """Set the proxies of the next problem; the mean covering radius before and after."""
-        self.number, self.evaluations, self.waited, self.best = self.number + 1, 0, 0, None
-        per_class, device = self.objective.per_class, self.objective.proxies.device
-        places = self._draw_pool()
-        vectors = self.embed(places.reshape(-1)).to(device)
-        points = vectors.reshape(*places.shape, -1)  # (classes, b, D)
-        seeds = None if converged is None else converged.reshape(len(points), per_class, -1).to(points)
-        if self.select == "random":
-            chosen = points[:, :per_class]
-        else:
-            found = greedy_k_centre(points, per_class, seeds)
-            chosen = points.gather(1, found.indices.unsqueeze(-1).expand(-1, -1, points.shape[-1]))
-        self.objective.set_proxies(chosen)
-        centres = chosen if seeds is None else torch.cat((seeds, chosen), 1)
-        after = float(covering_radius(points, centres).mean())
-        return (after if seeds is None else float(covering_radius(points, seeds).mean())), after
+        places = self._draw_pool(self.number + 1)
+        points = self.embed(places.reshape(-1)).unflatten(0, places.shape)  # (classes, b, D)
+        seeds = None if converged is None else converged.reshape(len(points), self.objective.per_class, -1)
+        chosen, before, after = self._choose(points, seeds)
+        rows = torch.arange(len(points)).unsqueeze(1)
+        self.objective.choose(places[rows.numpy(), chosen.numpy()], points[rows, chosen])
+        self.number += 1
+        return before, after
 
-    def _draw_pool(self) -> NDArray[np.int64]:
+    def _choose(self, points: Tensor, seeds: Tensor | None) -> tuple[Tensor, float, float]:
+        """Which of the points (classes, b, D) of each class, (classes, k); the mean covering radius before and after"""
+        classes, pool, dim = points.shape
+        count, device = self.objective.per_class, self.objective.anchor_labels.device
+        step = max(1, CHUNK // (pool * dim))
+        chosen, before, after = [], 0.0, 0.0
+        with self.bar(classes) if self.bar is not None else nullcontext(lambda _: None) as tick:
+            for first in range(0, classes, step):
+                part = points[first : first + step].to(device)
+                known = None if seeds is None else seeds[first : first + step].to(part)
+                if self.select == "random":
+                    indices = torch.arange(count, device=device).expand(len(part), -1)
+                else:
+                    indices = greedy_k_centre(part, count, known).indices
+                found = part.gather(1, indices.unsqueeze(-1).expand(-1, -1, dim))
+                covered = covering_radius(part, found if known is None else torch.cat((known, found), 1)).sum()
+                after += float(covered)
+                before += float(covered if known is None else covering_radius(part, known).sum())
+                chosen.append(indices.cpu())
+                tick(len(part))
+        return torch.cat(chosen), before / classes, after / classes
+
+    def _draw_pool(self, number: int) -> NDArray[np.int64]:
         """b pictures of each class (classes, b), by seed and problem; small classes give theirs more than once."""
-        chance = np.random.default_rng((self.seed, self.number))
-        return np.stack([np.resize(chance.permutation(members), self.pool) for members in self.members])
-
-    def _moved(self) -> float:
-        if not self.last:
-            return float("nan")
-        difference = sum(float((self.solution[name] - value).square().sum()) for name, value in self.last.items())
-        return (difference / sum(float(value.square().sum()) for value in self.last.values())) ** 0.5
+        order = np.random.default_rng((self.seed, number)).permutation(len(self.labels))
+        by_class = order[np.argsort(self.labels[order], kind="stable")]
+        starts = np.cumsum(self.sizes) - self.sizes
+        return by_class[starts[:, None] + np.arange(self.pool) % self.sizes[:, None]]
 
     def _trained(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+
+
+def _moved(last: dict[str, Tensor], solution: dict[str, Tensor]) -> float:
+    if not last:
+        return float("nan")
+    difference = sum(float((solution[name] - value).square().sum()) for name, value in last.items())
+    return (difference / sum(float(value.square().sum()) for value in last.values())) ** 0.5

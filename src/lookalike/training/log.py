@@ -39,20 +39,24 @@ class Log:
 
     def row(self, step: int, seconds: float, pictures_per_batch: int, **more: float) -> dict[str, float]:
         """A row of means since the last one; also gives them back."""
-        means = {name: float(value) / self.counts[name] for name, value in self.sums.items()}
-        speed = pictures_per_batch * self.counts.get("loss", 0) / max(time.monotonic() - self._since, 1e-9)
-        values = {**more, "pictures/s": round(speed, 1), **means}
+        values = self._means(pictures_per_batch, more)
         self.record(step, seconds, values, "training/")
         self.sums, self.counts, self._since = {}, {}, time.monotonic()
         return values
 
+    def rows_so_far(self, step: int, seconds: float, pictures_per_batch: int, **more: float) -> list[dict[str, Any]]:
+        """The rows, and one of what came since the last of them, for where a run ends between two.
+
+        That one is not kept: if the run goes on, it goes on as if it had not been looked at.
+        """
+        if not self.counts:
+            return self.rows
+        row = {"step": step, "seconds": round(seconds, 1), **self._means(pictures_per_batch, more)}
+        return _with(self.rows, row)
+
     def record(self, step: int, seconds: float, values: dict[str, Any], prefix: str) -> None:
         """Values for a row of their own, or for the last one if it is of the same step."""
-        row = {"step": step, "seconds": round(seconds, 1), **values}
-        if self.rows and self.rows[-1]["step"] == step:
-            self.rows[-1].update(row)
-        else:
-            self.rows.append(row)
+        self.rows = _with(self.rows, {"step": step, "seconds": round(seconds, 1), **values})
         if self.writer is not None:
             for name, value in values.items():
                 self.writer.add_scalar(prefix + name, value, step)
@@ -76,3 +80,15 @@ class Log:
     def close(self) -> None:
         if self.writer is not None:
             self.writer.close()
+
+    def _means(self, pictures_per_batch: int, more: dict[str, float]) -> dict[str, float]:
+        means = {name: float(value) / self.counts[name] for name, value in self.sums.items()}
+        speed = pictures_per_batch * self.counts.get("loss", 0) / max(time.monotonic() - self._since, 1e-9)
+        return {**more, "pictures/s": round(speed, 1), **means}
+
+
+def _with(rows: list[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows and one more, which is joined to the last if it is of the same step."""
+    if rows and rows[-1]["step"] == row["step"]:
+        return [*rows[:-1], {**rows[-1], **row}]
+    return [*rows, row]

@@ -2,49 +2,63 @@
 
     (1 - zero_shot) * base + zero_shot * L_zs + centres * regulariser
 
-where base is the loss in the batch, that and a memory, or the loss between the batch and proxies (CCP). What cannot go
-together is refused here, with the reason.
+where base is the loss in the batch, that and a memory, or the loss between the batch and proxies or samples (CCP). What
+cannot go together is refused here, with the reason.
 """
 
 from typing import NamedTuple
 
 from lookalike import objectives
-from lookalike.objectives import Composed, Objective, PairObjective, ProxyObjective, ZeroShot, with_memory
-from lookalike.objectives.between_proxies import BetweenProxies
-from lookalike.objectives.centres import CentreSpread
+from lookalike.objectives import (
+    BetweenProxies,
+    BetweenSamples,
+    Composed,
+    Objective,
+    PairObjective,
+    ProxyObjective,
+    ZeroShot,
+    with_memory,
+)
+from lookalike.objectives.between_proxies import BetweenAnchors
 from lookalike.pooling import Pooling
 from lookalike.training.settings import Settings
 
 
 class Assembled(NamedTuple):
     objective: Objective
-    proxies: BetweenProxies | None  # that CCP sets anew, problem by problem
+    proxies: BetweenAnchors | None  # or samples, which CCP chooses anew, problem by problem
 
 
-def create_objective(settings: Settings, classes: int, dim: int, pooling: Pooling, validates: bool) -> Assembled:
+def create_objective(
+    settings: Settings, classes: int, dim: int, pooling: Pooling | type[Pooling], validates: bool
+) -> Assembled:
     """For ``classes`` training classes and embeddings of size ``dim``; ``validates``: something is held out."""
     base = objectives.create(settings.loss, classes, dim, preset=settings.preset, **settings.loss_settings)
     _refuse_impossible(settings, base, pooling, validates)
-    main, proxies = base, None
+    main: Objective = base
+    proxies: BetweenAnchors | None = None
     if settings.memory:
         starts = settings.memory_start * settings.accumulate
         main = with_memory(base, dim, settings.memory, settings.batch_size, start_after=starts)
     if settings.ccp:
         assert isinstance(base, PairObjective)
-        proxies = BetweenProxies(base, classes, dim, settings.ccp_proxies, settings.ccp_in_batch)
+        count, in_batch = settings.ccp_proxies, settings.ccp_in_batch
+        if settings.ccp_against == "samples":
+            proxies = BetweenSamples(base, classes, count, in_batch)
+        else:
+            proxies = BetweenProxies(base, classes, dim, count, in_batch)
         main = proxies
     parts: dict[str, tuple[float, Objective]] = {"metric": (1 - settings.zero_shot, main)}
     if settings.zero_shot:
         parts["zero-shot"] = (settings.zero_shot, ZeroShot(classes, dim, **settings.zero_shot_settings))
     if settings.centres:
-        of_proxies = isinstance(base, ProxyObjective)
-        where = {"proxies_of": base} if of_proxies else {"classes": classes, "dim": dim}
-        regulariser = CentreSpread(**where, seed=settings.seed, **settings.centres_settings)
+        where = {"proxies_of": base} if isinstance(base, ProxyObjective) else {"classes": classes, "dim": dim}
+        regulariser = objectives.create_centres(**{"seed": settings.seed, **settings.centres_settings, **where})
         parts["centres"] = (settings.centres, regulariser)
     return Assembled(Composed(parts) if len(parts) > 1 else main, proxies)
 
 
-def _refuse_impossible(settings: Settings, base: Objective, pooling: Pooling, validates: bool) -> None:
+def _refuse_impossible(settings: Settings, base: Objective, pooling: Pooling | type[Pooling], validates: bool) -> None:
     pairs = isinstance(base, PairObjective)
     if settings.zero_shot and not pooling.has_attributes:
         raise ValueError(f"--zero-shot needs a pooling with prototypes, as gsp, got {settings.pooling}")

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from lookalike import objectives
 from lookalike.data import benchmarks
-from lookalike.data.pictures import Pictures
-from lookalike.data.splits import hold_out_classes, hold_out_pictures
+from lookalike.data.files import counted
+from lookalike.data.pictures import BrokenData, Pictures
+from lookalike.data.splits import hold_out_classes, hold_out_pictures, lacking_role, measurable_classes
 from lookalike.training.feature_store import digest
 from lookalike.training.settings import Settings
 
@@ -18,7 +19,7 @@ FEWEST_HELD_OUT = 2  # classes with a pair of pictures; with one class alone eve
 
 def divide(pictures: Pictures, settings: Settings) -> tuple[Pictures, Pictures | None, list[str]]:
     """(training pictures, held out or None, notes). By the source's own split where it has one, else by class."""
-    notes = _problems(pictures) + _incomplete(pictures)
+    notes = [*pictures.notes, *_problems(pictures), *_incomplete(pictures)]
     if pictures.splits is not None and "train" not in pictures.splits:
         raise ValueError(f"{pictures.name} has splits but nothing to train on: no picture is marked 'train'")
     train = pictures.split("train") if pictures.splits is not None else pictures
@@ -33,7 +34,9 @@ def divide(pictures: Pictures, settings: Settings) -> tuple[Pictures, Pictures |
         sizes += f", holding out {len(held_out):,} of {len(held_out.classes):,}"
     notes.append(f"{sizes}; {how}")
     alone = int((train.counts() == 1).sum())
-    if alone:
+    if alone == len(train.classes):
+        notes.append(_without_pairs(train, settings.loss))
+    elif alone:
         notes.append(f"{alone} training {'class has' if alone == 1 else 'classes have'} a single picture and no pair")
     return train, held_out, notes
 
@@ -66,7 +69,7 @@ def decide(
     batch_size, note = _fit_batch(settings.batch_size, per_class, classes, world_size)
     start = settings.start or ("pca" if pretrained and settings.dim is not None else "random")
     pooling_settings = dict(settings.pooling_settings)
-    if settings.pooling == "gsp":
+    if "gsp" in settings.pooling.split("+"):
         pooling_settings.setdefault("sharpness", hints.sharpness if settings.preset else 5.0)
         if start == "random":
             pooling_settings.setdefault("init", "k-centre")
@@ -111,28 +114,37 @@ def _incomplete(pictures: Pictures) -> list[str]:
     return []
 
 
+def _without_pairs(train: Pictures, loss: str) -> str:
+    """What to say where every class has a single picture: a loss on pairs has nothing to pull together."""
+    if not objectives.training_hints(loss).needs_classes:
+        raise ValueError(
+            f"every training class of {train.name} has a single picture and {loss} learns from pairs of a class: "
+            "give more pictures, or choose a loss with proxies, as --loss proxy-anchor"
+        )
+    return f"every training class has a single picture: {loss} can only tell them apart, not learn what they share"
+
+
 def _hold_out(pictures: Pictures, train: Pictures, settings: Settings) -> tuple[Pictures, Pictures | None, str]:
     nothing = "the last weights are kept, and no figure tells whether they are good"
     if settings.validation == 0:
         return train, None, f"nothing is held out: {nothing}"
     if pictures.splits is not None and "validation" in pictures.splits:
         validation = pictures.split("validation")
-        if _classes_with_pairs(validation) == 0:
-            raise ValueError(
-                f"the validation split of {pictures.name} has no class with two pictures: nothing can be measured on it"
-            )
+        if measurable_classes(validation) == 0:
+            fault = lacking_role(validation) or "no class has two pictures, so nothing can be measured"
+            raise BrokenData(f"the validation split of {pictures.name}: {fault}")
         return train, validation, "measured on the data's own validation split"
     if round(settings.validation * len(train.classes)) >= FEWEST_HELD_OUT:
         kept, held_out = hold_out_classes(
             train, settings.validation, order=settings.validation_order, seed=settings.seed
         )
-        if len(kept.classes) >= 2 and _classes_with_pairs(held_out) >= FEWEST_HELD_OUT:
+        if len(kept.classes) >= 2 and measurable_classes(held_out) >= FEWEST_HELD_OUT:
             return kept, held_out, "measured on classes that are not trained on"
     for share in (settings.validation, 0.5) if _classes_with_pairs(train) else ():  # half: two of four make a pair
         kept, held_out = hold_out_pictures(train, share, seed=settings.seed)
-        if _classes_with_pairs(held_out) >= FEWEST_HELD_OUT <= _classes_with_pairs(kept):
+        if measurable_classes(held_out) >= FEWEST_HELD_OUT <= _classes_with_pairs(kept):
             return kept, held_out, "too few classes to hold some out: measured on other pictures of the same classes"
-    return train, None, f"too few pictures to hold some out: {nothing}"
+    return train, None, f"{lacking_role(train) or 'too few pictures to hold some out'}: {nothing}"
 
 
 def _classes_with_pairs(pictures: Pictures) -> int:
@@ -148,8 +160,8 @@ def _fit_batch(batch_size: int, per_class: int, classes: int, world_size: int) -
     for fitting in range(classes, 0, -1):
         fitted = fitting * per_class
         if fitted % world_size == 0:
-            note = f"{per_class} pictures of each of {fitting} classes make batches of {fitted}, not {batch_size}"
-            return fitted, note
+            each = f"{counted(per_class, 'picture')} of each of {fitting} classes"
+            return fitted, f"{each} make batches of {fitted}, not {batch_size}"
     raise ValueError(f"{classes} classes with {per_class} pictures each cannot be shared by {world_size} processes")
 
 
@@ -158,4 +170,4 @@ def _problems(pictures: Pictures) -> list[str]:
         return []
     shown = [f"  {problem}" for problem in pictures.problems[:5]]
     shown += [f"  and {len(pictures.problems) - 5} more"] if len(pictures.problems) > 5 else []
-    return ["\n".join([f"{len(pictures.problems)} pictures cannot be read and are left out:", *shown])]
+    return ["\n".join([f"left out, {counted(len(pictures.problems), 'picture')} that cannot be used:", *shown])]

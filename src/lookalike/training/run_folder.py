@@ -77,6 +77,10 @@ class RunFolder:
         writer.writerows(rows)
         write_text(self.path / "metrics.csv", text.getvalue())
 
+    def read_metrics(self) -> list[dict[str, str]]:
+        with (self.path / "metrics.csv").open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
     def write_state(self, state: dict[str, Any]) -> None:
         with replacing(self.state_file) as unfinished:
             try:
@@ -84,9 +88,18 @@ class RunFolder:
             except RuntimeError as error:  # what torch makes of a full disk
                 raise OSError(f"{self.state_file} could not be written, is the disk full? {error}") from error
 
-    def read_state(self) -> dict[str, Any]:
+    def refuse_fewer_steps(self, steps: int) -> None:
+        """A run that goes on cannot end before where it is."""
+        done = int(self.read_state(mapped=True)["progress"]["step"]) if self.state_file.exists() else 0
+        if steps < done:
+            raise ValueError(
+                f"the run in {self.path} has done {done} steps: --steps must be at least that, got {steps}"
+            )
+
+    def read_state(self, mapped: bool = False) -> dict[str, Any]:
+        """What was saved last; ``mapped`` leaves the tensors on the disk until they are looked at."""
         try:
-            return torch.load(self.state_file, map_location="cpu", weights_only=True)
+            return torch.load(self.state_file, map_location="cpu", weights_only=True, mmap=mapped)
         except Exception as error:
             raise ValueError(
                 f"{self.state_file} cannot be read: it is no state of a run, or damaged ({type(error).__name__})"

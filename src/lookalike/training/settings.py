@@ -34,10 +34,10 @@ class Settings:
     # the model
     backbone: str = setting("efficientnet_lite0", "any timm model, bn_inception, resnet20 or resnetv2-20")
     weights: str = setting(
-        "auto", "of the backbone: auto (bundled), none (random), timm (let timm download), or a file"
+        "auto", "of the backbone: auto (bundled), none (random), timm (let timm download), a file, or a run"
     )
     dim: int | None = setting(128, "size of the embedding; null leaves the projection out")
-    pooling: str = setting("gsp", "how local features become one vector: gsp, average or max")
+    pooling: str = setting("gsp", "how local features become one vector: gsp, average, max, gem, attention, ...")
     pooling_settings: dict[str, Any] = setting({}, "settings of the pooling, e.g. --pooling-settings.keep 0.3")
     normalise: Literal["l2", "clip", "none"] | None = setting(
         None, "what is done to the embedding at the end; null: clip into the unit ball with --ccp, else l2"
@@ -74,7 +74,7 @@ class Settings:
     memory: int = setting(0, "batches that a cross-batch memory holds; 0: none")
     memory_start: int = setting(1000, "steps before the memory joins in")
     centres: float = setting(0.0, "weight of the regulariser that spreads class centres; 0: none")
-    centres_settings: dict[str, Any] = setting({}, "its settings, e.g. --centres-settings.knob -1")
+    centres_settings: dict[str, Any] = setting({}, "its settings, e.g. --centres-settings.preset mhe-1")
     ccp: bool = setting(False, "chance-constrained programming: alternating proxy problems; embeddings are clipped")
     ccp_proxies: int = setting(8, "proxies of each class")
     ccp_pool: int = setting(12, "pictures of each class that the proxies of a problem are chosen from")
@@ -83,6 +83,9 @@ class Settings:
     ccp_in_batch: float = setting(0.0, "weight of the same loss inside the batch; the authors' code takes 0.1")
     ccp_select: Literal["k-centre", "random"] = setting("k-centre", "how proxies are chosen from the pool")
     ccp_alternate: bool = setting(True, "no: stay with the first problem")
+    ccp_against: Literal["proxies", "samples"] = setting(
+        "proxies", "or the chosen pictures themselves: all of them pass through the model at every step"
+    )
 
     # pictures and batches
     batch_size: int = setting(32, "pictures per step, over all processes together")
@@ -112,6 +115,7 @@ class Settings:
     proxy_lr: float | None = setting(
         None, "rate of the loss's own parameters, as a multiple of lr; null: as its papers do"
     )
+    label_lr: float = setting(1.0, "rate of the zero-shot loss's label embeddings, as a multiple of lr")
     weight_decay: float = setting(1e-4, "not applied to batch norm and biases")
     betas: tuple[float, float] = setting((0.9, 0.999), "of adam and adamw; the first is the momentum of sgd")
     schedule: Literal["constant", "cosine", "plateau"] = setting("constant", "how the rate goes on")
@@ -153,7 +157,7 @@ class Settings:
         for name in ("workers", "warm_up", "train_stages"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), least=0)
-        for name in ("backbone_lr", "pooling_lr", "median_norm"):
+        for name in ("backbone_lr", "pooling_lr", "label_lr", "median_norm"):
             check_range(name, getattr(self, name), 0, None)
         for name in ("lr", "proxy_lr", "clip_norm", "clip_value"):
             if getattr(self, name) is not None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lookalike.data.pictures import Pictures
 from lookalike.models import Embedder
-from lookalike.pooling import GeneralizedSumPool
+from lookalike.pooling.base import StartsFromData
 from lookalike.training.display import Display
 from lookalike.training.feeds import Feed
 from lookalike.training.settings import Settings
@@ -32,7 +32,7 @@ def start_head(embedder: Embedder, feed: Feed, train: Pictures, settings: Settin
     text = f"start: {len(start.weight)} principal directions of {local.shape[1]}, which hold {start.kept:.1%}; "
     text += f"local features have a median norm of {start.median_norm:.2f}"
     pooling = embedder.head.pooling
-    if isinstance(pooling, GeneralizedSumPool) and settings.pooling_settings.get("init") != "random":
+    if isinstance(pooling, StartsFromData) and settings.pooling_settings.get("init") != "random":
         candidates = averages if settings.prototypes_from == "pictures" else local
         if len(candidates) < pooling.num_prototypes <= len(local):
             candidates = local

@@ -134,3 +134,24 @@ def test_names_without_a_folder_say_where_to_get_it() -> None:
     for name in benchmarks.names():
         with pytest.raises(ValueError, match=rf"{name} needs its folder: write {name}:FOLDER.*nothing is downloaded"):
             data.load(name)
+
+
+def test_tables_with_one_side_of_a_search(tmp_path: Path) -> None:
+    put(tmp_path, *(f"{i}.jpg" for i in range(4)))
+
+    def faults(*rows: str) -> tuple[str, ...]:
+        lines = [f"{i}.jpg,{'ab'[i % 2]},{row}" for i, row in enumerate(rows)]
+        (tmp_path / "list.csv").write_text("\n".join(["path,label,split,role", *lines]))
+        return benchmarks.check(tmp_path / "list.csv").faults
+
+    lacks_gallery = "pictures have the role query, but none has gallery or both, so nothing can be measured"
+    lacks_query = "pictures have the role gallery, but none has query or both, so nothing can be measured"
+    assert faults("train,", "train,", "test,query", "test,gallery") == ()
+    assert faults("train,", "train,", "test,both", "test,both") == ()
+    assert faults("train,query", "train,query", "test,query", "test,gallery") == ()  # nobody searches there
+    assert faults("train,", "train,", "test,query", "test,query") == (f"test {lacks_gallery}",)
+    assert faults("val,gallery", "val,", "test,query", "test,query") == (
+        f"validation {lacks_query}",
+        f"test {lacks_gallery}",
+    )
+    assert faults("train,query", "train,query", "train,query", "train,query") == (lacks_gallery,)

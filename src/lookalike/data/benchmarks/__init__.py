@@ -2,6 +2,18 @@
 
 from lookalike.data.benchmarks.inspection import Report, check
 from lookalike.data.benchmarks.layout import Benchmark, Part
-from lookalike.data.benchmarks.registry import describe, get, lookup, names, read_benchmark, recognise
+from lookalike.data.benchmarks.registry import describe, get, hint_below, lookup, names, read_benchmark, recognise
 
-__all__ = ["Benchmark", "Part", "Report", "check", "describe", "get", "lookup", "names", "read_benchmark", "recognise"]
+__all__ = [
+    "Benchmark",
+    "Part",
+    "Report",
+    "check",
+    "describe",
+    "get",
+    "hint_below",
+    "lookup",
+    "names",
+    "read_benchmark",
+    "recognise",
+]

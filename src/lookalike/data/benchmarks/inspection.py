@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lookalike.data.benchmarks.layout import Benchmark
-from lookalike.data.benchmarks.registry import get, recognise
+from lookalike.data.benchmarks.registry import get, hint_below, recognise
 from lookalike.data.files import FileReader
 from lookalike.data.folder import list_pictures, read_folder
 from lookalike.data.pictures import SPLITS, Pictures, Problem
 from lookalike.data.reading import verify_all
-from lookalike.data.splits import singletons
+from lookalike.data.splits import lacking_role, singletons
 from lookalike.data.table import read_table
 
 
@@ -104,6 +104,9 @@ def check(path: str | Path, name: str | None = None, *, decode: bool = True, pro
 
 def _check_ordinary(path: Path, decode: bool, progress: bool) -> Report:
     title = "folder of class folders" if path.is_dir() else "table"
+    hint = hint_below(path) if path.is_dir() else None
+    if hint is not None:
+        return Report(None, title, path, faults=(hint,))
     try:
         pictures = read_folder(path) if path.is_dir() else read_table(path)
     except ValueError as error:
@@ -116,13 +119,21 @@ def _check_ordinary(path: Path, decode: bool, progress: bool) -> Report:
                 figures += _part_figures(split, pictures.split(split))
     figures.append(Figure("classes with one picture", len(singletons(pictures))))
     figures.append(Figure("left out", len(problems)))
-    notes = []
+    notes = list(pictures.notes)
     if path.is_dir():
         others = list_pictures(path).others
         if others:
             kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(others.items()))
             notes.append(f"files that are not pictures were passed over: {kinds}")
-    return Report(None, title, path, tuple(figures), tuple(_summed_up(problems)), tuple(notes), tuple(problems))
+    faults = (*_role_faults(pictures), *_summed_up(problems))
+    return Report(None, title, path, tuple(figures), faults, tuple(notes), tuple(problems))
+
+
+def _role_faults(pictures: Pictures) -> list[str]:
+    """Where a search could not be measured for lack of queries or of a gallery; training asks for neither."""
+    measured = [split for split in SPLITS[1:] if pictures.splits is not None and split in pictures.splits]
+    parts = {f"{split} ": pictures.split(split) for split in measured} if measured else {"": pictures}
+    return [f"{split}{fault}" for split, part in parts.items() if (fault := lacking_role(part))]
 
 
 def _benchmark_figures(benchmark: Benchmark, pictures: Pictures) -> tuple[Figure, ...]:

@@ -14,9 +14,10 @@ from lookalike.data.benchmarks.inshop import INSHOP
 from lookalike.data.benchmarks.layout import Benchmark
 from lookalike.data.benchmarks.mnist import FASHION, MNIST
 from lookalike.data.benchmarks.products import SOP
-from lookalike.data.pictures import Pictures
+from lookalike.data.pictures import BrokenData, Pictures
 
 BENCHMARKS = {each.name: each for each in (CUB, CARS, SOP, INSHOP, AIRCRAFT, CIFAR10, CIFAR100, MNIST, FASHION)}
+MOST_BESIDE = 16  # folders beside each other in which a benchmark is looked for; where there are more, they are classes
 _ALIASES = {alias: each.name for each in BENCHMARKS.values() for alias in each.aliases}
 
 
@@ -61,6 +62,19 @@ def recognise(path: str | Path) -> str | None:
     return next((each.name for each in BENCHMARKS.values() if path.is_dir() and each.recognises(path)), None)
 
 
+def hint_below(path: str | Path) -> str | None:
+    """What to say of a folder that is no benchmark but holds one; None if it holds none."""
+    try:
+        folders = [each for each in sorted(Path(path).iterdir()) if each.is_dir() and not each.name.startswith(".")]
+    except OSError:  # whoever lists the pictures in it will say so
+        return None
+    for folder in folders if len(folders) <= MOST_BESIDE else ():
+        name = recognise(folder)
+        if name is not None:
+            return f"{path} is not a folder of classes but holds {get(name).title}: did you mean {name}:{folder}?"
+    return None
+
+
 def read_benchmark(name: str, path: str | Path) -> Pictures:
     """The table of a benchmark that lies in ``path``, or in its usual folder below. No picture is opened."""
     benchmark = get(name)
@@ -73,5 +87,8 @@ def read_benchmark(name: str, path: str | Path) -> Pictures:
         )
     lacking = benchmark.missing(root)
     if lacking:
-        raise ValueError(f"{benchmark.title} in {root} is not complete: {', '.join(lacking)} missing")
-    return benchmark.read(root)
+        raise BrokenData(f"{benchmark.title} in {root} is not complete: {', '.join(lacking)} missing")
+    try:
+        return benchmark.read(root)
+    except ValueError as error:
+        raise BrokenData(str(error)) from error

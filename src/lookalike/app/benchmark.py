@@ -1,0 +1,168 @@
+"""``lookalike benchmark --poolings A,B --losses A,B --data A,B --protocol NAME --out DIR``"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lookalike.app.parsing import JSON, UsageError, parse
+from lookalike.training.settings import setting
+
+DESCRIPTION = """Train and test every combination of losses, poolings and methods on the data, under one protocol, and
+leave the results in --out. What is done there already is not done again; what was interrupted goes on; several
+workers, on this machine or on others that see the folder, share the work. ``lookalike report DIR`` makes the table."""
+EXAMPLE = 'lookalike benchmark --data glyphs --losses c2 --poolings "average,gsp,gsp(keep=0.5)" --out tables/glyphs'
+FLAGS = {
+    **JSON,
+    "--plan": "print what would be done and how long it may take, and stop",
+    "--retry-failed": "try again what failed before",
+}
+
+
+@dataclass
+class Benchmark:
+    data: str | None = setting(None, "data sets, as for lookalike train, with commas between them")
+    poolings: str = setting(
+        "average,gsp", 'names, with settings if you like: "average,gsp(keep=0.2)"; * and ? match any'
+    )
+    losses: str = setting("c2", "names, in the same way")
+    methods: str = setting(
+        "none", "what is added to the loss: none, zero-shot, xbm, ccp, centres(weight=0.1), xbm+zero-shot"
+    )
+    variant: str = setting("L", "S or L: the size of memory, CCP and SoftTriple")
+    protocol: str = setting("quick", "quick, fair, fair-ccp, conventional, tuning, ablation, or a YAML file of yours")
+    seeds: int | None = setting(None, "repeats with other seeds; null: as many as the protocol says")
+    set: str = setting("", 'settings of lookalike train that go before those of the protocol: "steps=2000, size=128"')
+    out: Path | None = setting(None, "folder of the results; may be shared with other workers")
+    workers: int = setting(1, "processes on this machine that share the work")
+    check: bool = setting(True, "decode every picture once before anything starts")
+    expires: float = setting(180.0, "seconds after which a worker that gives no sign counts as dead")
+
+
+def run(argv: list[str]) -> int:
+    options, flags = parse(
+        Benchmark, argv, prog="lookalike benchmark", description=DESCRIPTION, example=EXAMPLE, flags=FLAGS
+    )
+    if options.data is None:
+        raise UsageError("say on which data: --data glyphs, or a folder, or a benchmark")
+    if options.out is None:
+        raise UsageError("say where the results are to be left: --out DIR")
+    if options.workers < 1:
+        raise UsageError(f"--workers must be at least 1, got {options.workers}")
+    if options.workers > 1 and "--plan" not in flags:
+        return _many(options, argv)
+
+    from lookalike.files import require_writable  # late: --help need not wait for all that it loads
+    from lookalike.protocols.workers import standing, work
+
+    require_writable(options.out)
+    plan = _plan(options)
+    now = standing(plan.cells, options.out, options.expires)
+    _announce(plan, now)
+    if "--plan" in flags:
+        print(_as_json(plan, now)) if "--json" in flags else None
+        return 0
+    end = work(
+        plan.cells,
+        options.out,
+        plan.pictures_of,
+        keep_vectors=plan.protocol.concatenate,
+        retry_failed="--retry-failed" in flags,
+        expires=options.expires,
+        say=_say,
+    )
+    if "--json" in flags:
+        print(_as_json(plan, end))
+    _say(
+        f"{len(end.done)} of {len(plan.cells)} are done, {len(end.failed)} failed; next: lookalike report {options.out}"
+    )
+    return 1 if end.failed or end.open else 0
+
+
+def _plan(options: Benchmark) -> Any:
+    from lookalike.protocols.choices import parse_choices, parse_settings, split_outside
+    from lookalike.protocols.plan import (
+        known_losses,
+        known_poolings,
+        load_sources,
+        make_plan,
+        parse_methods,
+        with_seeds,
+    )
+    from lookalike.protocols.protocol import load_protocol
+
+    protocol = with_seeds(load_protocol(options.protocol), options.seeds)
+    losses = parse_choices(options.losses, known_losses(), "loss")
+    poolings = parse_choices(options.poolings, known_poolings(), "pooling")
+    methods = parse_methods(options.methods)
+    overrides = parse_settings(split_outside(options.set, ","))
+    sources = load_sources(split_outside(options.data or "", ","), check=options.check)
+    plan = make_plan(protocol, sources, losses, poolings, methods, variant=options.variant, overrides=overrides)
+    for what, reason in plan.impossible:
+        _say(f"left out: {what}: {reason}")
+    if not plan.cells:
+        raise ValueError("nothing is left of the plan: every combination was refused")
+    return plan
+
+
+def _announce(plan: Any, now: Any) -> None:
+    from lookalike.protocols.estimate import estimate, for_people
+
+    rows = list(dict.fromkeys((cell.data, cell.title) for cell in plan.cells))
+    _say(f"{plan.protocol.title}: {len(rows)} rows, {len(plan.cells)} models")
+    for data, title in rows:
+        runs = sum((cell.data, cell.title) == (data, title) for cell in plan.cells)
+        _say(f"  {data}: {title}, {runs} {'model' if runs == 1 else 'models'}")
+    left = len(plan.cells) - len(now.done)
+    counts = f"{len(now.done)} are done, {len(now.running)} are being done, {len(now.failed)} failed"
+    _say(f"{counts}, {len(now.open)} are open")
+    if not left:
+        return
+    first = next(iter([*now.open, *now.running, *(cell for cell, _ in now.failed)]))
+    guess = estimate(first, plan.pictures_of(first))
+    text = f"about {for_people(guess.per_thousand)} for 1,000 steps of one model"
+    if guess.steps <= 100_000:
+        text += f", at most {for_people(guess.once + left * guess.most)} for {left} models with one worker"
+    else:
+        text += "; patience decides how many steps there are"
+    _say(text)
+
+
+def _many(options: Benchmark, argv: list[str]) -> int:
+    """The same command in several processes, each with its share of the cores."""
+    words, skip = [], False
+    for word in argv:
+        if not skip and word != "--workers" and not word.startswith("--workers="):
+            words.append(word)
+        skip = word == "--workers" and not skip
+    threads = str(max(1, (os.cpu_count() or 1) // options.workers))
+    environment = {"OMP_NUM_THREADS": threads, **os.environ}
+    command = [sys.executable, "-m", "lookalike.app", "benchmark", *words]
+    started = [subprocess.Popen(command, env=environment) for _ in range(options.workers)]
+    codes = []
+    for process in started:
+        while True:
+            try:
+                codes.append(process.wait())
+                break
+            except KeyboardInterrupt:  # they have got it, too, and save what they have
+                continue
+    stopped = [code for code in codes if code not in (0, 1)]
+    return stopped[0] if stopped else max(codes)
+
+
+def _as_json(plan: Any, now: Any) -> str:
+    failed = {cell.key: reason for cell, reason in now.failed}
+    done = {cell.key for cell in now.done}
+    rows = [
+        {**cell.about(), "standing": "done" if cell.key in done else "failed" if cell.key in failed else "open"}
+        for cell in plan.cells
+    ]
+    return json.dumps({"cells": rows, "failed": failed, "impossible": plan.impossible})
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

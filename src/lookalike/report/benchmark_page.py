@@ -1,0 +1,149 @@
+"""The report of a benchmark as a page, as text for a terminal, and as LaTeX."""
+
+from lookalike.protocols.results import differing, shared_settings
+from lookalike.report import look, page
+from lookalike.report.benchmark import Part, Report, reads_best
+from lookalike.report.benchmark_plot import relative_changes
+from lookalike.report.benchmark_tables import costs_table, figures_table
+
+HOW_TO_READ = """Figures are of the test classes, in percent, as mean ± standard deviation over all combinations of one
+repeat per fold (with a single fold: over repeats); combinations share models, so the deviation is not an error of the
+mean. Bold: best, underlined: second best, among complete rows. The p-values are of paired tests over (fold, repeat)
+runs, two-sided and not corrected for the number of rows; the runs share test pictures and most training classes, so
+they are rather too small. Published numbers name their table of the thesis; its "+GSP" is with the zero-shot loss."""
+
+
+def as_html(report: Report) -> str:
+    parts = [page.paragraph(f"{_counted(report)} from {report.folder}", faint=True)]
+    if len(report.parts) > 1:
+        parts.append(page.contents({f"part-{n}": part.title for n, part in enumerate(report.parts)}))
+    parts.append(page.paragraph(" ".join(HOW_TO_READ.split())))
+    for n, part in enumerate(report.parts):
+        parts += [page.heading(part.title, anchor=f"part-{n}"), *_part(part, report)]
+    if report.found.unreadable:
+        parts.append(page.heading("Results that cannot be read"))
+        parts.append(page.listing(f"{path.name}: {reason}" for path, reason in report.found.unreadable))
+    return page.page("Benchmark", parts)
+
+
+def as_text(report: Report, colour: bool = False) -> str:
+    pieces = []
+    for part in report.parts:
+        pieces += [figures_table(part, report.metrics).text(colour), costs_table(part).text(colour)]
+        pieces += ["\n".join(["Failed:", *(f"  {line}" for line in failures(part))])] if part.section.failed else []
+    if report.found.unreadable:
+        lines = [f"  {path.name}: {reason}" for path, reason in report.found.unreadable]
+        pieces.append("\n".join(["Cannot be read:", *lines]))
+    return "\n\n".join(pieces)
+
+
+def as_latex(report: Report) -> str:
+    tables = [table for part in report.parts for table in (figures_table(part, report.metrics), costs_table(part))]
+    return "% \\usepackage{booktabs}\n\n" + "\n".join(table.latex() for table in tables)
+
+
+def failures(part: Part) -> list[str]:
+    return [
+        f"{about.title}, fold {about.fold + 1}, repeat {about.repeat + 1}: {error}"
+        for about, error in part.section.failed
+    ]
+
+
+def command_of(part: Part, report: Report) -> str:
+    """What would make this table; it may make more rows, if not every combination was wanted."""
+    rows = [entry.row.about for entry in part.entries]
+
+    def listed(words: list[str]) -> str:
+        text = ",".join(dict.fromkeys(words))
+        return f'"{text}"' if set(text) - set("abcdefghijklmnopqrstuvwxyz0123456789,-_.:/") else text
+
+    methods = listed(["+".join(map(str, about.methods)) or "none" for about in rows])
+    repeats = 1 + max(repeat for entry in part.entries for _, repeat in entry.row.planned)
+    return " \\\n    ".join(
+        [
+            f"lookalike benchmark --protocol {part.section.protocol} --seeds {repeats}",
+            f"--losses {listed([str(about.loss) for about in rows])}",
+            f"--poolings {listed([str(about.pooling) for about in rows])} --methods {methods}",
+            f"--data {listed([part.section.data])} --out {listed([str(report.folder)])}",
+        ]
+    )
+
+
+def _part(part: Part, report: Report) -> list[str]:
+    metric = report.metrics[0]
+    pieces = []
+    if reads_best(part.section.protocol):
+        words = (
+            "This protocol reports the best repeat by what steered it, which is the test set itself: figures flatter."
+        )
+        pieces.append(page.paragraph(words, faint=True))
+    pieces.append(figures_table(part, report.metrics).html())
+    drawn = relative_changes(part, metric)
+    if drawn is not None:
+        caption = f"Change of {metric} against the baseline, in % of it. Whiskers: one standard deviation over pairs."
+        caption += " Pale: models are missing."
+        pieces.append(page.picture(look.as_bytes(drawn, "svg"), "svg", _said(part, metric), caption))
+    pieces += [page.heading("Costs", 3), costs_table(part).html()]
+    if part.section.failed:
+        pieces += [page.heading("Failed", 3), page.listing(failures(part))]
+    if part.section.unfinished:
+        names = sorted({about.title for about in part.section.unfinished})
+        words = f"{len(part.section.unfinished)} models were begun and are not done: {', '.join(names)}."
+        pieces.append(page.paragraph(words))
+    pieces += [page.heading("What was run", 3), page.code(command_of(part, report))]
+    return [*pieces, page.pairs(_versions(part)), page.heading("Settings that all models share", 3), *_settings(part)]
+
+
+def _settings(part: Part) -> list[str]:
+    shared = shared_settings(part.section.results)
+    if not shared:
+        return [page.paragraph("The settings of the runs are not in the folder.")]
+    pieces = [page.pairs({name: _plain(value) for name, value in shared.items()})]
+    several = {
+        name: sorted({_plain(each.settings.get(name)) for each in part.section.results if each.settings})
+        for name in differing(part.section.results)
+    }
+    if several:
+        pieces.append(page.heading("Settings in which models differ", 3))
+        pieces.append(page.pairs({name: _listed(values) for name, values in several.items()}))
+    return pieces
+
+
+def _listed(values: list[str], most: int = 8) -> str:
+    more = f" and {len(values) - most} more" if len(values) > most else ""
+    return "; ".join(values[:most]) + more
+
+
+def _versions(part: Part) -> dict[str, str]:
+    results = part.section.results
+
+    def every(values: list[str]) -> str:
+        return ", ".join(sorted(set(values))) or "unknown"
+
+    return {
+        "lookalike": every([each.lookalike for each in results]),
+        "torch": every([each.torch for each in results]),
+        "code": part.section.code,
+        "test pictures": part.section.tested,
+        "machine": every([f"{each.device}, {each.threads} threads" for each in results]),
+        "queries": every([f"{each.test['queries']:,}" for each in results if "queries" in each.test]),
+    }
+
+
+def _said(part: Part, metric: str) -> str:
+    """The plot in words."""
+    changes = [(entry.row.title, entry.relative) for entry in part.entries]
+    told = [f"{title} {relative[0]:+.1f}%" for title, relative in changes if relative is not None]
+    return f"Bars of the change of {metric}: {', '.join(told)}"
+
+
+def _counted(report: Report) -> str:
+    found = report.found
+    words = [f"{len(found.results)} models"]
+    words += [f"{len(found.failed)} failed"] if found.failed else []
+    words += [f"{len(found.unfinished)} not done"] if found.unfinished else []
+    return ", ".join(words)
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else "–" if value is None else str(value)  # noqa: RUF001

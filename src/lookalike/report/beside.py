@@ -1,0 +1,73 @@
+"""Published numbers for a row of ours."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from lookalike.protocols.published import THESIS, Published, published
+from lookalike.protocols.rows import Row
+
+NONE = "no published number"
+TOLD = {"zero-shot": "zero_shot", "memory": "memory", "ccp": "ccp"}  # methods that the tables have, by their keys there
+
+
+def beside(row: Row, metric: str, size: int) -> tuple[Published, ...]:
+    """What the thesis has for this loss, pooling and methods, under the same protocol and in the same size.
+
+    Its "+GSP" is with the zero-shot loss, so that GSP alone has no number, except where a table takes the two apart.
+    """
+    methods = {method.name for method in row.about.methods}
+    data_set = data_set_of(row)
+    if data_set is None or methods - set(TOLD):
+        return ()
+    keys: dict[str, Any] = {key: method in methods for method, key in TOLD.items()}
+    found = published(
+        data_set=data_set,
+        loss=row.about.loss.name,
+        pooling=row.about.pooling.name,
+        size=size,
+        protocol=row.about.protocol,
+        metric=metric,
+        reported_by=THESIS,
+        settings={},
+        **keys,
+    )
+    different = {(each.mean, each.backbone): each for each in reversed(found or ())}  # of repetitions, the first
+    own = backbone_of(row)
+    same = [each for each in different.values() if each.backbone == own]
+    return tuple(reversed(same or list(different.values())))
+
+
+def in_words(found: tuple[Published, ...]) -> str:
+    return "; ".join(f"{each} (Table {each.table})" for each in found) or NONE
+
+
+def explained(found: tuple[Published, ...], row: Row) -> str:
+    """What is to be known about these numbers: what the table calls the row, its backbone, doubts."""
+    own = backbone_of(row)
+    pieces = []
+    for each in found:
+        other = f", with {each.backbone} (ours: {own})" if own and each.backbone and own != each.backbone else ""
+        note = f"; {each.note}" if each.note else ""
+        pieces.append(f"{each.method} in Table {each.table}{other}{note}")
+    return "; ".join(pieces)
+
+
+def backbone_of(row: Row) -> str | None:
+    return next((each.settings["backbone"] for each in row.results if "backbone" in each.settings), None)
+
+
+def data_set_of(row: Row) -> str | None:
+    """The data set as the papers call it: by the name that was typed, or by what the run found there."""
+    from lookalike.data import benchmarks
+
+    names = [row.about.data.partition(":")[0], *(_name_of_data(each.folder) for each in row.results[:1])]
+    known = (benchmarks.lookup(name) for name in names)
+    return next((each.name for each in known if each is not None), None)
+
+
+def _name_of_data(folder: Path) -> str:
+    try:
+        return str(json.loads((folder / "run" / "data.json").read_text(encoding="utf-8"))["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""

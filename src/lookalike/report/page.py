@@ -1,0 +1,107 @@
+"""A page in one file: nothing is loaded from elsewhere, and nothing in it can run. Light, dark, and on paper."""
+
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import Any
+
+# Text is escaped, and the browser is told to load nothing and run nothing besides.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --faint: #6b6b6b; --rule: #d5d5d5; --band: #f5f5f3 }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e8e8e6; --paper: #17181a; --faint: #a0a0a0; --rule: #3d3f42; --band: #202225 }
+}
+* { box-sizing: border-box }
+body { margin: 0 auto; max-width: 86rem; padding: 2rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem }
+h2 { font-size: 1.25rem; margin: 2.8rem 0 .4rem; padding-top: .8rem; border-top: 1px solid var(--rule) }
+h3 { font-size: 1.02rem; margin: 1.6rem 0 .3rem }
+p { max-width: 46rem; margin: .4rem 0 }
+nav { margin: .8rem 0 } nav a { margin-right: 1.2rem }
+a { color: inherit }
+.wide { overflow-x: auto; margin: .8rem 0 }
+table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums }
+caption { text-align: left; color: var(--faint); padding-bottom: .3rem }
+th, td { padding: .28rem .7rem; white-space: nowrap }
+thead th { vertical-align: bottom; border-bottom: 1px solid var(--ink) }
+th { font-weight: 600 } tbody th { font-weight: 400 }
+th:first-child, td:first-child { padding-left: .2rem }
+.left { text-align: left } .right { text-align: right }
+tbody + tbody tr:first-child > * { border-top: 1px solid var(--rule) }
+tbody tr:hover > * { background: var(--band) }
+[title] { text-decoration: underline dotted var(--faint); text-underline-offset: .25em; cursor: help }
+.notes, .faint { color: var(--faint); font-size: .88rem } .notes { padding-left: 1.1rem; max-width: 60rem }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1.2rem; font-size: .88rem; max-width: 60rem }
+dt { color: var(--faint) } dd { margin: 0; overflow-wrap: anywhere }
+figure { margin: 1rem 0; max-width: 62rem } figcaption { color: var(--faint); font-size: .88rem }
+figure img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; display: block; margin-bottom: .4rem }
+pre { background: var(--band); padding: .6rem .8rem; overflow-x: auto; font-size: .85rem; border-radius: 4px }
+@media print {
+  :root { --ink: #000; --paper: #fff; --faint: #444; --rule: #aaa; --band: #fff }
+  body { max-width: none; padding: 0; font-size: 10pt } nav { display: none }
+  .wide { overflow: visible } table { font-size: 7.5pt } th, td { white-space: normal; padding: .15rem .35rem }
+  figure, tbody tr { break-inside: avoid } h2, h3 { break-after: avoid }
+  @page { size: A4 landscape; margin: 14mm }
+}
+"""
+
+
+def page(title: str, parts: Iterable[str]) -> str:
+    """A whole page; ``parts`` are made by the functions below, or by ``Table.html``."""
+    body = "\n".join(parts)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>{escape(title)}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<h1>{escape(title)}</h1>
+{body}
+</body>
+</html>
+"""
+
+
+def heading(text: str, level: int = 2, anchor: str = "") -> str:
+    where = f' id="{escape(anchor)}"' if anchor else ""
+    return f"<h{level}{where}>{escape(text)}</h{level}>"
+
+
+def paragraph(text: str, faint: bool = False) -> str:
+    return f'<p class="faint">{escape(text)}</p>' if faint else f"<p>{escape(text)}</p>"
+
+
+def contents(entries: Mapping[str, str]) -> str:
+    """Links to anchors of this page: anchor -> words."""
+    links = (f'<a href="#{escape(anchor)}">{escape(words)}</a>' for anchor, words in entries.items())
+    return f"<nav>{' '.join(links)}</nav>"
+
+
+def listing(items: Iterable[str]) -> str:
+    return f"<ul>{''.join(f'<li>{escape(item)}</li>' for item in items)}</ul>"
+
+
+def pairs(values: Mapping[str, Any]) -> str:
+    """Names and values, one below the other."""
+    entries = (f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in values.items())
+    return f"<dl>{''.join(entries)}</dl>"
+
+
+def code(text: str) -> str:
+    return f"<pre>{escape(text)}</pre>"
+
+
+def picture(content: bytes, kind: str, alternative: str, caption: str = "") -> str:
+    """A picture inside the page; ``kind`` is "svg" or "png", ``alternative`` says it in words."""
+    media = {"svg": "image/svg+xml", "png": "image/png"}[kind]
+    source = f"data:{media};base64,{b64encode(content).decode()}"
+    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return f'<figure><img src="{source}" alt="{escape(alternative)}">{below}</figure>'

@@ -1,0 +1,127 @@
+"""Benchmarks that are killed, shared, repeated and that fail in part."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lookalike.app import main
+
+DATA = "glyphs(cells=1,size=32,train_classes=8,test_classes=4,per_class=4)"
+SMALL = "backbone=resnet8-half, size=32, start=random, freeze_backbone=false, lr=0.001, crop=none, workers=0"
+SMALL += ", batch_size=8, dim=8, device=cpu"
+
+
+def words(out: Path, *more: str, settings: str = "steps=2, evaluate_every=1") -> list[str]:
+    return ["benchmark", "--data", DATA, "--out", str(out), "--set", f"{SMALL}, {settings}", *more]
+
+
+def results(out: Path) -> dict[str, dict[str, Any]]:
+    found = [json.loads(file.read_text()) for file in sorted(out.glob("cells/*/result.json"))]
+    return {f"{each['title']} {each['fold']} {each['repeat']}": each for each in found}
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def test_what_is_done_is_not_done_again_and_a_failure_does_not_stop_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    poolings = ("--poolings", "average,gsp(num_prototypes=4),gsp(keep=7)")
+    assert main([*words(tmp_path / "a", *poolings), "--json"]) == 1
+    told = capsys.readouterr()
+    report = json.loads(told.out)
+    assert sorted(cell["standing"] for cell in report["cells"]) == ["done", "done", "failed"]
+    assert "keep" in next(iter(report["failed"].values()))
+    assert "2 of 3 are done, 1 failed" in told.err
+    done = results(tmp_path / "a")
+    assert set(done) == {"c2 + average 0 0", "c2 + gsp(num_prototypes=4) 0 0"}
+    for result in done.values():
+        assert 0 <= result["test"]["MAP@R"] <= 1
+        assert result["test"]["queries"] == 16
+        assert result["steps"] == 2
+        assert result["seconds_per_step"] > 0
+    assert done["c2 + gsp(num_prototypes=4) 0 0"]["pooling_parameters"] == 4 * 8
+    times = {file: file.stat().st_mtime_ns for file in (tmp_path / "a").rglob("result.json")}
+    logs = {file: file.read_text() for file in (tmp_path / "a").rglob("log.txt")}
+    assert main(words(tmp_path / "a", "--poolings", "average,gsp(num_prototypes=4)")) == 0
+    assert times == {file: file.stat().st_mtime_ns for file in (tmp_path / "a").rglob("result.json")}
+    assert logs == {file: file.read_text() for file in (tmp_path / "a").rglob("log.txt")}
+    # what failed stays failed until it is asked for again
+    assert main(words(tmp_path / "a", *poolings)) == 1
+    assert {file: file.read_text() for file in (tmp_path / "a").rglob("log.txt")} == logs
+    assert main(words(tmp_path / "a", *poolings, "--retry-failed")) == 1
+    assert {file: file.read_text() for file in (tmp_path / "a").rglob("log.txt")} != logs
+
+
+def test_a_plan_is_printed_and_nothing_is_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words(tmp_path / "a", "--plan", "--seeds", "3")) == 0
+    told = capsys.readouterr().err
+    assert "2 rows, 6 models" in told
+    assert "6 are open" in told
+    assert "for 1,000 steps of one model" in told
+    assert not (tmp_path / "a").exists()
+
+
+def test_killed_and_resumed_it_comes_to_the_same(tmp_path: Path) -> None:
+    settings = "steps=40, evaluate_every=4"
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    one = ("--poolings", "average")
+    assert main(words(whole, *one, settings=settings)) == 0
+    command = [sys.executable, "-m", "lookalike.app", *words(broken, *one, settings=settings)]
+    worker = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while not list(broken.rglob("last.pt")) and time.monotonic() < until:
+        time.sleep(0.01)
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    assert not results(broken), "it was to be killed before the end"
+    assert main(words(broken, *one, "--expires", "0.5", settings=settings)) == 0
+    assert results(broken)["c2 + average 0 0"]["test"] == results(whole)["c2 + average 0 0"]["test"]
+    log = next(broken.rglob("log.txt")).read_text()
+    assert log.count("step      0") == 1, "the second worker was to go on, not to begin anew"
+    assert "going on after step" in log
+
+
+def test_two_workers_share_the_work_and_do_nothing_twice(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lookalike.app", *words(tmp_path, "--seeds", "3", "--workers", "2")]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(results(tmp_path)) == 6
+    assert done.stderr.count("MAP@R") == 6
+    for log in tmp_path.rglob("log.txt"):
+        assert log.read_text().count("step      0") == 1
+    assert all(len(list(cell.glob("claim-*"))) == 1 for cell in (tmp_path / "cells").iterdir())
+
+
+def test_vectors_are_kept_where_models_are_joined(tmp_path: Path) -> None:
+    protocol = tmp_path / "two.yaml"
+    protocol.write_text("base: quick\nname: two\nsplit: {folds: 2, models: 2}\nconcatenate: true\n")
+    assert main(words(tmp_path / "a", "--protocol", str(protocol), "--poolings", "average")) == 0
+    assert len(results(tmp_path / "a")) == 2
+    assert len(list((tmp_path / "a").rglob("vectors.npy"))) == 2
+    assert len(list((tmp_path / "a" / "tests").glob("*.npz"))) == 2, "one for the pictures of each fold"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--losses", "c3"), "there is no loss 'c3'"),
+        (("--protocol", "fiar"), "there is no protocol 'fiar'"),
+        (("--variant", "M"), "variant must be one of S, L"),
+        (("--workers", "0"), "--workers must be at least 1"),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_is_written(
+    tmp_path: Path, more: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(tmp_path / "a", *more)) in (1, 2)
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()

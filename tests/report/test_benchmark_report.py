@@ -1,0 +1,201 @@
+"""The report of a folder with figures that we chose."""
+
+import csv
+import io
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_benchmark import write_failure, write_result
+
+from lookalike.report import look
+from lookalike.report.benchmark import assemble
+from lookalike.report.benchmark_page import as_html, as_latex, as_text
+from lookalike.report.benchmark_plot import bars_of, relative_changes
+from lookalike.report.benchmark_tables import costs_table, everything, figures_table
+from lookalike.report.beside import NONE, beside, explained, in_words
+
+GAIN = {"average": (0.0, 0.0, 0.0), "gsp": (0.02, 0.04, 0.06), "max": (-0.02, -0.02, -0.02)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two losses, three poolings, one fold, three repeats; all of c2 + max's second and third failed."""
+    for loss, (pooling, gains), repeat in product(("c2", "ms"), GAIN.items(), range(3)):
+        if (loss, pooling) == ("c2", "max") and repeat:
+            write_failure(tmp_path, "not finite <after> 7 steps", 0, repeat, loss=loss, pooling=pooling)
+        else:
+            value = 0.2 + 0.01 * repeat + gains[repeat]
+            write_result(tmp_path, value, 0, repeat, loss=loss, pooling=pooling)
+    return tmp_path
+
+
+def test_figures(folder: Path) -> None:
+    [part] = assemble(folder).parts
+    table = figures_table(part, ("MAP@R", "P@1"))
+    by_title = {line.entries[0].text: line for line in table.lines}
+    titles = [column.title for column in table.columns]
+    assert titles[:3] == ["method", "MAP@R 128-D, %", "P@1 128-D, %"]
+    assert by_title["c2 + average"].entries[1].text == "21.00 ± 1.00"
+    assert by_title["c2 + gsp"].entries[1].text == "25.00 ± 3.00"
+    against = titles.index("MAP@R against baseline")
+    assert [by_title[name].entries[against].text for name in ("c2 + average", "c2 + gsp", "ms + max")] == [
+        "baseline",
+        "+4.00 ± 2.00",
+        "-2.00 ± 0.00",
+    ]
+    # differences 2, 4, 6: t = 2 sqrt 3, p = 1 - t / sqrt(2 + t^2)
+    p = by_title["c2 + gsp"].entries[against + 1]
+    assert p.value == pytest.approx(1 - np.sqrt(12) / np.sqrt(14))
+    assert p.text == "0.074"
+    assert by_title["c2 + gsp"].entries[titles.index("best step")].text == "200 ± 100"
+    places = dict(zip(by_title, (row[1] for row in table.places()), strict=True))
+    assert places == {
+        "c2 + average": 2,
+        "c2 + gsp": 1,
+        "c2 + max †": 0,
+        "ms + average": 2,
+        "ms + gsp": 1,
+        "ms + max": 0,
+    }
+
+
+def test_what_is_not_complete_is_never_best(tmp_path: Path) -> None:
+    for pooling, value, repeats in (("average", 0.2, 2), ("gsp", 0.3, 2), ("max", 0.9, 1)):
+        for repeat in range(repeats):
+            write_result(tmp_path, value, 0, repeat, pooling=pooling)
+    [part] = assemble(tmp_path).parts
+    assert [places[1] for places in figures_table(part, ("MAP@R", "P@1")).places()] == [2, 1, 0]
+
+
+def test_notes_say_what_a_reader_must_know(folder: Path) -> None:
+    [part] = assemble(folder).parts
+    notes = "\n".join(figures_table(part, ("MAP@R", "P@1")).notes)
+    assert "† c2 + max: 2 models are missing (2 failed): fold 1 repeat 2, fold 1 repeat 3." in notes
+    assert "No p for c2 + max: a single pair says nothing about chance." in notes
+    assert "No p for ms + max: every pair differs by the same." in notes
+    assert "Baseline: c2 + average, ms + average." in notes
+    assert f"Beside these rows there is {NONE}." in notes
+
+
+def test_relative_changes(folder: Path) -> None:
+    [part] = assemble(folder).parts
+    bars = bars_of(part)
+    assert list(bars) == ["c2", "ms"]
+    assert bars["c2"]["gsp"] == pytest.approx((100 * 0.04 / 0.21, 100 * 0.02 / 0.21, True))
+    assert bars["c2"]["max"] == pytest.approx((-10.0, 0.0, False))  # of the one pair, whose baseline is 0.2
+    plot = relative_changes(part, "MAP@R")
+    assert plot is not None
+    assert sorted(bar.get_height() for bar in plot.axes[0].patches) == pytest.approx(
+        sorted(bar.change for of in bars.values() for bar in of.values())
+    )
+    assert [tick.get_text() for tick in plot.axes[0].get_xticklabels()] == ["c2", "ms"]
+    assert look.as_bytes(plot, "svg").startswith(b"<?xml")
+
+
+def test_another_baseline_and_another_metric(folder: Path) -> None:
+    [part] = assemble(folder, "R@2", "ms + gsp").parts
+    assert {entry.baseline.title for entry in part.entries} == {"ms + gsp"}
+    assert list(part.entries[0].figures) == ["R@2", "MAP@R", "P@1"]
+    with pytest.raises(ValueError, match=r"no row is called 'ms \+ gps' \(did you mean 'ms \+ gsp'\?\)"):
+        assemble(folder, baseline="ms + gps")
+    with pytest.raises(ValueError, match="metric must be one of P@1, P@R, MAP@R, R@1, R@2, got 'queries'"):
+        assemble(folder, "queries")
+
+
+def test_costs(folder: Path) -> None:
+    [part] = assemble(folder).parts
+    line = costs_table(part).lines[1]
+    assert [entry.text for entry in line.entries] == ["c2 + gsp", "8,192", "164,000", "50.0", "–", "1.0", "3"]  # noqa: RUF001
+    write_result(folder, 0.3, 0, 3, more={"device": "cuda"})
+    [part] = assemble(folder).parts
+    assert "times do not compare" in costs_table(part).notes[0]
+
+
+def test_page_and_text(folder: Path) -> None:
+    (folder / "cells" / "zzz").mkdir()
+    (folder / "cells" / "zzz" / "result.json").write_text("[")
+    report = assemble(folder)
+    html, text = as_html(report), as_text(report)
+    assert "c2 + max, fold 1, repeat 2: not finite &lt;after&gt; 7 steps" in html
+    assert "c2 + max, fold 1, repeat 2: not finite <after> 7 steps" in text
+    assert "data:image/svg+xml;base64," in html
+    assert "--protocol ours --seeds 3" in html
+    assert "<dt>backbone</dt><dd>resnet20</dd>" in html
+    assert "zzz: " in html
+    assert "zzz: " in text
+    assert as_latex(report).count("\\begin{tabular}") == 2
+
+
+def test_everything_for_a_spreadsheet(folder: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(everything(assemble(folder)).csv())))
+    assert len(rows) == 6
+    gsp = next(row for row in rows if row["method"] == "c2 + gsp")
+    assert (gsp["models"], gsp["missing"], gsp["pairs"], gsp["baseline"]) == ("3", "0", "3", "c2 + average")
+    assert float(gsp["MAP@R"]) == pytest.approx(25)
+    assert float(gsp["MAP@R std"]) == pytest.approx(3)
+    assert float(gsp["difference"]) == pytest.approx(4)
+    assert gsp["MAP@R joined"] == gsp["MAP@R published"] == ""
+
+
+def test_versions_of_the_code_are_parts_of_their_own(folder: Path) -> None:
+    write_result(folder, 0.9, code="newer")
+    report = assemble(folder)
+    assert [part.title for part in report.parts] == [
+        "glyphs, protocol ours, code newer",
+        "glyphs, protocol ours, code c0de",
+    ]
+    assert report.parts[0].entries[0].figures["MAP@R"].mean == 0.9
+    assert report.parts[1].entries[0].figures["MAP@R"].mean == pytest.approx(0.21)
+    assert 'href="#part-1"' in as_html(report)
+
+
+def test_published_numbers_stand_beside(tmp_path: Path) -> None:
+    about = {"protocol": "fair", "data": "cub:/somewhere"}
+    for pooling, methods in (("average", ()), ("gsp", ()), ("gsp", ("zero-shot",)), ("gsp", ("centres",))):
+        for fold in range(4):
+            write_result(tmp_path, 0.2 + fold / 100, fold, pooling=pooling, methods=methods, **about)
+    [part] = assemble(tmp_path).parts
+    rows = {entry.row.title: entry.row for entry in part.entries}
+    known = {title: in_words(beside(row, "MAP@R", 128)) for title, row in rows.items()}
+    assert known == {
+        "c2 + average": "20.58 ± 0.13 (Table 5.1)",
+        "c2 + gsp": "20.85 (Table 5.3)",
+        "c2 + gsp + zero-shot": "21.53 ± 0.24 (Table 5.1); 21.52 (Table 5.3)",
+        "c2 + gsp + centres": NONE,
+    }
+    assert in_words(beside(rows["c2 + gsp"], "P@1", 128)) == NONE
+    both = rows["c2 + gsp + zero-shot"]
+    assert in_words(beside(both, "P@1", 512)) == "68.85 ± 0.41 (Table 5.1)"
+    assert beside(both, "P@R", 128) == ()
+    assert "C2+GSP in Table 5.1, with bn_inception (ours: resnet20)" in explained(beside(both, "MAP@R", 128), both)
+    columns = [column.title for column in figures_table(part, ("MAP@R", "P@1")).columns]
+    assert columns[-2:] == ["published MAP@R 128-D", "published P@1 128-D"]
+
+
+def test_joined_models_have_columns(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    labels = np.repeat(np.arange(5), 4)
+    for fold in range(2):
+        vectors = chance.normal(size=(20, 3)).astype(np.float32)
+        write_result(tmp_path, 0.2, fold, vectors=vectors, labels=labels)
+        write_result(tmp_path, 0.2, fold, pooling="gsp")
+    [part] = assemble(tmp_path).parts
+    table = figures_table(part, ("MAP@R", "P@1"))
+    titles = [column.title for column in table.columns]
+    place = titles.index("MAP@R 6-D, %")
+    first, second = (line.entries[place] for line in table.lines)
+    assert first.value is not None
+    assert (second.text, second.hint) == ("–", "the vectors of fold 1, repeat 1 were not kept")  # noqa: RUF001
+    [without] = assemble(tmp_path, join=False).parts
+    assert "MAP@R 6-D, %" not in [column.title for column in figures_table(without, ("MAP@R", "P@1")).columns]
+
+
+def test_a_folder_without_results(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has no results: it must be the folder that lookalike benchmark"):
+        assemble(tmp_path)
+    folder = write_failure(tmp_path, "no")
+    (folder / "failed.json").unlink()
+    with pytest.raises(ValueError, match="no results yet: 1 models were begun"):
+        assemble(tmp_path)
