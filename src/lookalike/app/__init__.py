@@ -14,6 +14,7 @@ from lookalike import __version__
 from lookalike.app.loading import INTERRUPTED, ending_at_once
 
 COMMANDS = {
+    "demo": "the whole story on this machine, in minutes",
     "train": "learn an embedding from labelled pictures",
     "evaluate": "measure a trained model on pictures",
     "embed": "write the vectors of pictures to a file",

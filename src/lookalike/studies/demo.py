@@ -1,0 +1,242 @@
+"""The demo: the whole story on this machine, without a download, in minutes.
+
+Draws glyphs, trains a small network on them with each of the poolings of ``lookalike.studies.glyph_race``, measures on
+letters and symbols that nobody has seen, prints a table, and leaves one page to look at.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from lookalike.files import require_writable, write_text
+from lookalike.report.tables import Column, Line, Table, number, words
+from lookalike.studies.demo_page import Story, make_page
+from lookalike.studies.glyph_race import (
+    CONTESTANTS,
+    Budget,
+    Contestant,
+    Outcome,
+    Shots,
+    draw,
+    drawing,
+    learn_letters,
+    race,
+)
+
+QUICK = Budget(  # shows that everything runs; the figures mean nothing
+    steps=4,
+    letter_steps=4,
+    evaluate_every=2,
+    rates=(3e-3,),
+    seeds=(0,),
+    train_classes=24,
+    test_classes=8,
+    pictures=8,
+)
+DRAWN_AT_ONCE = 200
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of one contestant: its outcomes with the rate that was best on held-out classes."""
+
+    contestant: Contestant
+    rate: float
+    outcomes: list[Outcome]
+
+    def mean(self, name: str) -> float:
+        return fmean(outcome.figures[name] for outcome in self.outcomes)
+
+    def spread(self, name: str) -> float | None:
+        values = [outcome.figures[name] for outcome in self.outcomes]
+        return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+    @property
+    def on_letter(self) -> float:
+        return fmean(outcome.on_letter for outcome in self.outcomes)
+
+
+def run(out: Path, budget: Budget | None = None, workers: int | None = None) -> dict[str, Any]:
+    """Leave ``index.html`` and ``figures.json`` in ``out``; returns what the latter holds."""
+    budget = budget or Budget()
+    require_writable(out)
+    started = time.monotonic()
+    workers = workers or max(1, min(os.cpu_count() or 1, 8))
+    runs = [(contestant, rate, seed) for contestant in CONTESTANTS for rate in budget.rates for seed in budget.seeds]
+    with TemporaryDirectory(prefix="lookalike-demo-") as temporary:
+        folder = Path(temporary)
+        counter = get_context("spawn").Value("q", 0)
+        with ProcessPoolExecutor(
+            workers, mp_context=get_context("spawn"), initializer=_prepare, initargs=(folder, counter, workers)
+        ) as pool:
+            try:
+                shots = _draw_all(pool, budget, folder)
+                torch.save(_letters(shots["letters"], budget), folder / "backbone.pt")
+                outcomes = _race_all(pool, runs, budget, counter)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    results = [_chosen(contestant, outcomes, budget) for contestant in CONTESTANTS]
+    seconds = time.monotonic() - started
+    figures = {
+        "budget": asdict(budget),
+        "seconds": seconds,
+        "rows": [
+            {
+                "name": result.contestant.name,
+                "rate": result.rate,
+                "MAP@R": result.mean("MAP@R"),
+                "P@1": result.mean("P@1"),
+                "weight_on_letter": result.on_letter,
+                "by_seed": [{"seed": o.seed, **o.figures, "weight_on_letter": o.on_letter} for o in result.outcomes],
+            }
+            for result in results
+        ],
+        "all_runs": [
+            {"name": o.contestant, "rate": o.rate, "seed": o.seed, "held_out": o.curve, "test": o.figures}
+            for o in outcomes
+        ],
+    }
+    shown = table(results, budget)
+    figures["table"] = shown.text()
+    story = Story(results, outcomes, shots["test"], budget, seconds, shown)
+    write_text(out / "index.html", make_page(story))
+    write_text(out / "figures.json", json.dumps(figures, indent=2) + "\n")
+    return figures
+
+
+def in_words(figures: dict[str, Any], out: Path, quick: bool = False) -> str:
+    """For the terminal, at the end."""
+    rows = {row["name"]: row for row in figures["rows"]}
+    gain = 100 * (rows["GSP"]["MAP@R"] - rows["average pooling"]["MAP@R"])
+    lines = [figures["table"], ""]
+    if quick:
+        lines.append("--quick: this shows that everything runs; the figures mean nothing.")
+    else:
+        lines.append(f"Leaving the background out is worth {gain:.1f} points of MAP@R here.")
+    lines += [
+        f"To look at what they look at: {out / 'index.html'}",
+        "Next, with your own pictures: lookalike train my_pictures/ --out runs/mine",
+    ]
+    return "\n".join(lines)
+
+
+def table(results: list[Result], budget: Budget) -> Table:
+    columns = [
+        Column("pooling", "left"),
+        Column("MAP@R", best="most"),
+        Column("P@1", best="most"),
+        Column("weight on the letter"),
+        Column("rate"),
+    ]
+    lines = [
+        Line(
+            [
+                words(result.contestant.name),
+                _percent(result, "MAP@R"),
+                _percent(result, "P@1"),
+                words(f"{result.on_letter:.0%}"),
+                words(f"{result.rate:g}"),
+            ],
+            group="told" if result.contestant.is_told else "",
+        )
+        for result in results
+    ]
+    seeds = f"mean and standard deviation of {len(budget.seeds)} seeds" if len(budget.seeds) > 1 else "one seed"
+    note = f"on letters and symbols nobody has seen, in percent; {seeds}, {budget.steps} steps each"
+    return Table(columns, lines, notes=[note])
+
+
+def _percent(result: Result, name: str) -> Any:
+    spread = result.spread(name)
+    return number(100 * result.mean(name), None if spread is None else 100 * spread, digits=1)
+
+
+def _chosen(contestant: Contestant, outcomes: list[Outcome], budget: Budget) -> Result:
+    """With the rate whose runs ended best on held-out classes; the test classes have no say."""
+    own = [outcome for outcome in outcomes if outcome.contestant == contestant.name]
+    by_rate = {rate: [outcome for outcome in own if outcome.rate == rate] for rate in budget.rates}
+    best = max(by_rate, key=lambda rate: fmean(outcome.curve[-1][1] for outcome in by_rate[rate]))
+    return Result(contestant, best, sorted(by_rate[best], key=lambda outcome: outcome.seed))
+
+
+def _draw_all(pool: ProcessPoolExecutor, budget: Budget, folder: Path) -> dict[str, Shots]:
+    shots = {}
+    splits = {name: drawing(budget, name) for name in ("letters", "train", "test")}
+    with _bar(sum(map(len, splits.values())), "drawing", " pictures") as bar:
+        for name, pictures in splits.items():
+            starts = range(0, len(pictures), DRAWN_AT_ONCE)
+            pieces = [pool.submit(_draw_some, budget, name, first, first + DRAWN_AT_ONCE) for first in starts]
+            drawn = []
+            for piece in pieces:
+                drawn.append(piece.result())
+                bar.update(len(drawn[-1][0]))
+            labels = pictures.labels - pictures.labels.min()
+            shots[name] = Shots(np.concatenate([p for p, _ in drawn]), labels, np.concatenate([c for _, c in drawn]))
+            np.savez(folder / f"{name}.npz", **shots[name]._asdict())
+    return shots
+
+
+def _letters(letters: Shots, budget: Budget) -> dict[str, torch.Tensor]:
+    with _bar(budget.letter_steps, "the backbone learns letters", " steps") as bar:
+        return learn_letters(letters, budget, bar.update)
+
+
+def _race_all(
+    pool: ProcessPoolExecutor, runs: list[tuple[Contestant, float, int]], budget: Budget, counter: Any
+) -> list[Outcome]:
+    waiting = {pool.submit(_race_one, *run, budget): run for run in runs}
+    outcomes: list[Outcome] = []
+    with _bar(len(runs) * budget.steps, "the race", " steps") as bar:
+        while waiting:
+            bar.update(counter.value - bar.n)
+            for future in [future for future in waiting if future.done()]:
+                del waiting[future]
+                outcomes.append(future.result())
+            time.sleep(0.1)
+        bar.update(counter.value - bar.n)
+    order = [contestant.name for contestant in CONTESTANTS]
+    return sorted(outcomes, key=lambda outcome: (order.index(outcome.contestant), outcome.rate, outcome.seed))
+
+
+def _bar(total: int, what: str, unit: str) -> Any:
+    return tqdm(total=total, desc=what, unit=unit, file=sys.stderr, dynamic_ncols=True, disable=None)
+
+
+# In the worker processes.
+_FOLDER = Path()
+_TICK: Callable[[int], None] = lambda _: None  # noqa: E731
+
+
+def _prepare(folder: Path, counter: Any, workers: int) -> None:
+    global _FOLDER, _TICK
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+
+    def tick(count: int) -> None:
+        with counter.get_lock():
+            counter.value += count
+
+    _FOLDER, _TICK = folder, tick
+
+
+def _draw_some(budget: Budget, split: str, first: int, end: int) -> Any:
+    return draw(drawing(budget, split), first, end)
+
+
+def _race_one(contestant: Contestant, rate: float, seed: int, budget: Budget) -> Outcome:
+    known, unseen = (Shots(**np.load(_FOLDER / f"{name}.npz")) for name in ("train", "test"))
+    backbone = torch.load(_FOLDER / "backbone.pt", weights_only=True)
+    return race(contestant, rate, seed, backbone, known, unseen, budget, _TICK)
