@@ -39,6 +39,7 @@ __all__ = [
     "ZeroShot",
     "create",
     "create_centres",
+    "full_name",
     "names",
     "takes",
     "training_hints",
@@ -117,6 +118,14 @@ def training_hints(name: str, preset: str | None = None) -> Hints:
     """
     name, kind = _find(name)
     return preset_hints(name, kind.hints, preset)
+
+
+def full_name(name: str) -> str:
+    """
+    >>> full_name("c2"), full_name("margin")
+    ('contrastive-distance', 'margin')
+    """
+    return _find(name)[0]
 
 
 def takes(name: str, setting: str) -> bool:

@@ -17,7 +17,7 @@ import yaml
 from lookalike import objectives
 from lookalike.checks import check_count
 from lookalike.data import benchmarks
-from lookalike.objectives import _ALIASES
+from lookalike.objectives import full_name
 from lookalike.objectives.presets import DATA_SETS
 from lookalike.protocols.description import METHODS, Protocol, Split
 from lookalike.protocols.layers import INTERVALS, KINDS, NESTED, VARIANTS, Context, merge, resolve, without_nulls
@@ -80,7 +80,7 @@ def settings_for(
     variant: "S" or "L", of memory, CCP and SoftTriple.
     Not in it: which classes are held out (``Protocol.held_out``), the data, the folder, the machine.
     """
-    loss = _ALIASES.get(loss, loss)
+    loss = full_name(loss)
     kind = KINDS[objectives.training_hints(loss).per_class == 1]
     backbone = backbone or protocol.backbones[0]
     _check_run(protocol, methods, fold, repeat, variant)

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from lookalike.objectives import _ALIASES
+from lookalike.objectives import full_name
 from lookalike.objectives.presets import DATA_SETS
 
 FOLDER = Path(__file__).parent / "published"
@@ -87,7 +87,7 @@ def published(
         raise ValueError(f"table must be one of {', '.join(TABLES)}, got {table!r}")
     wanted: dict[str, Any] = {
         "data_set": data_set,
-        "loss": _ALIASES.get(loss, loss) if loss is not None else None,
+        "loss": full_name(loss) if loss is not None else None,
         "pooling": pooling,
         "zero_shot": zero_shot,
         "memory": memory,

@@ -150,7 +150,9 @@ def create_embedder(settings: Settings) -> Embedder:
     backbone = models.create_backbone(settings.backbone, weights=settings.weights)
     size = settings.size or backbone.spec.size
     spec = backbone.spec.resized(size)
-    if settings.crop == "none":  # then nothing is cut off in evaluation either
+    if settings.resize is not None:
+        spec = replace(spec, resize=settings.resize)
+    elif settings.crop == "none":  # then nothing is cut off in evaluation either
         spec = replace(spec, resize=size)
     if settings.start == "pca" and (settings.dim or 0) > backbone.channels:
         raise ValueError(

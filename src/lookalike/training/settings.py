@@ -43,6 +43,7 @@ class Settings:
         None, "what is done to the embedding at the end; null: clip into the unit ball with --ccp, else l2"
     )
     size: int | None = setting(None, "side of the input in pixels; null: what the backbone was made for")
+    resize: int | None = setting(None, "shorter side of a picture before it is cropped to size; null: in proportion")
     freeze_backbone: bool | None = setting(
         None, "train the head alone, from cached features; default: yes where there is no GPU and weights are at hand"
     )
@@ -145,7 +146,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "views", "accumulate", "evaluate_every", "log_every", "devices", "nodes"):
             check_count(name, getattr(self, name))
-        for name in ("dim", "per_class", "patience", "save_every", "size"):
+        for name in ("dim", "per_class", "patience", "save_every", "size", "resize"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         for name in ("ccp_proxies", "ccp_pool", "ccp_patience"):
