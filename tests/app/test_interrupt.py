@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ COMMAND = """
 import os, signal, sys
 
 moment = sys.argv.pop(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests in the background has it ignored
 
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
@@ -30,11 +32,19 @@ sys.exit(main())
 @pytest.mark.parametrize("moment", ["torch", "torch.nn", "lightning_fabric"])
 def test_ctrl_c_while_modules_load(moment: str, tmp_path: Path) -> None:
     words = [sys.executable, "-c", COMMAND, moment, "train", "glyphs", "--out", "RUN"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
     assert not list(tmp_path.iterdir())
 
 
+@pytest.fixture
+def _default_handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_default_handler")
 def test_the_handler_is_put_back() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with ending_at_once():
