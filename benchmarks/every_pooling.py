@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from training_steps import Contestant, measure
+from training_steps import Contestant, Procedure, measure
 
 from lookalike import pooling
 from lookalike.protocols.choices import Choice
@@ -46,11 +46,11 @@ def contestant(choice: Choice, size: BagSize, device: torch.device) -> Contestan
     return Contestant(pool, bags, list(pool.parameters()))
 
 
-def compare_all(size: BagSize, choices: Sequence[Choice], repeats: int, device: torch.device) -> dict[str, Any]:
+def compare_all(size: BagSize, choices: Sequence[Choice], procedure: Procedure) -> dict[str, Any]:
     """The chosen poolings and the average at one size, as one entry of the JSON."""
     torch.manual_seed(0)
-    everyone = {str(choice): contestant(choice, size, device) for choice in (Choice(UNIT), *choices)}
-    measured = measure(everyone, repeats, device)
+    everyone = {str(choice): contestant(choice, size, procedure.device) for choice in (Choice(UNIT), *choices)}
+    measured = measure(everyone, procedure)
     return {
         "size": size._asdict(),
         "parameters": {name: sum(map(Tensor.numel, one.parameters)) for name, one in everyone.items()},

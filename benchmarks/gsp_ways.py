@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
-from training_steps import Contestant, Pool, measure
+from training_steps import Contestant, Pool, Procedure, measure
 
 from lookalike import GeneralizedSumPool
 from lookalike.pooling.reference import paper_closed_form, paper_iteration, pool_by
@@ -112,14 +112,12 @@ def draw_inputs(size: Size, device: torch.device) -> Inputs:
     return Inputs(features.to(device).requires_grad_(), nn.Parameter(prototypes.to(device)))
 
 
-def compare(
-    size: Size, contestants: Mapping[str, Build], repeats: int, device: torch.device, first: bool
-) -> dict[str, Any]:
+def compare(size: Size, contestants: Mapping[str, Build], procedure: Procedure, first: bool) -> dict[str, Any]:
     """All contestants at one size, as one entry of the JSON."""
-    inputs = draw_inputs(size, device)
+    inputs = draw_inputs(size, procedure.device)
     pools = {name: build(inputs.prototypes) for name, build in contestants.items()}
     difference = disagreement(pools[THIS], pools[CLOSED_FORM], inputs.features)
-    measured = measure(inputs.for_all(pools), repeats, device)
+    measured = measure(inputs.for_all(pools), procedure)
     milliseconds = {name: one.milliseconds for name, one in measured.items()}
     return {
         "size": size._asdict(),
@@ -160,14 +158,14 @@ def disagreement(pool: Pool, other: Pool, features: Tensor) -> float:
     return difference
 
 
-def sweep_rounds(size: Size, rounds: list[int], repeats: int, device: torch.device) -> dict[str, Any]:
+def sweep_rounds(size: Size, rounds: list[int], procedure: Procedure) -> dict[str, Any]:
     """Time and memory of both iterations against their number of rounds k; this layer has none."""
-    inputs = draw_inputs(size, device)
+    inputs = draw_inputs(size, procedure.device)
     iterations: dict[str, Callable[..., Pool]] = {CLOSED_FORM: closed_form, AUTOGRAD: autograd}
     pools: dict[str, Pool] = {THIS: layer(inputs.prototypes)}
     for name, build in iterations.items():
         pools |= {f"{name}, k={k}": build(inputs.prototypes, k) for k in rounds}
-    measured = measure(inputs.for_all(pools), repeats, device)
+    measured = measure(inputs.for_all(pools), procedure)
 
     def series(values: Mapping[str, float]) -> dict[str, Any]:
         lines = {name: [values[f"{name}, k={k}"] for k in rounds] for name in iterations}

@@ -1,12 +1,12 @@
 """What poolings cost: generalized sum pooling beside the paper's ways to it, and every pooling beside the average.
 
     python benchmarks/pooling.py [--json FILE] [--figure FILE.png] [--repeats N] [--quick] [--compile] [--device cuda]
-                                 [--table both|gsp|poolings] [--poolings "gem,gsp(keep=0.5),*bilinear"]
+                                 [--table both|gsp|poolings] [--poolings "gem,gsp(keep=0.5),*bilinear"] [--cpu-time]
 
 The first table, "gsp", is measured by gsp_ways.py, the second, "poolings", by every_pooling.py; training_steps.py says
 how. The poolings of the second table have their default settings unless others are given with their name.
 
-On a machine that does other work, OMP_NUM_THREADS=1 in the environment gives steadier times.
+On a machine that does other work, OMP_NUM_THREADS=1 in the environment and --cpu-time give steadier times.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,10 @@ import measuring
 import torch
 from gsp_ways import COMPILED, CONTESTANTS, ITERATIONS, KEEP, SHARPNESS
 from pooling_tables import draw_rounds, print_comparison, print_poolings, print_rounds
-from training_steps import HOW
+from training_steps import HOW, Procedure
 
 from lookalike.pooling import create, names
-from lookalike.protocols.choices import Choice, parse_choices
+from lookalike.protocols.choices import parse_choices
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
@@ -61,6 +62,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"), help="cpu (default) or cuda")
     parser.add_argument("--table", choices=("both", "gsp", "poolings"), default="both", help="which (default both)")
     parser.add_argument("--poolings", metavar="NAMES", default="*", help="of the second table (default all)")
+    parser.add_argument("--cpu-time", action="store_true", help="CPU time, of all threads, not the time that goes by")
     options = parser.parse_args(arguments)
     if options.repeats is None:  # measuring.parse insists on /proc besides, which is not needed here
         options.repeats = 1 if options.quick else options.usual_repeats
@@ -70,6 +72,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--device must be cpu or cuda, got {options.device}")
     if options.device.type == "cuda" and not torch.cuda.is_available():
         parser.error(f"--device {options.device} was asked for, but torch sees no GPU on this machine")
+    if options.device.type == "cuda" and options.cpu_time:
+        parser.error("--cpu-time would miss what the GPU does: leave it out with --device cuda")
     if options.table == "poolings" and (options.figure or options.compile):
         parser.error("--figure and --compile belong to the first table: leave out --table poolings")
     if options.compile and not any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++")):
@@ -83,7 +87,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def measure_gsp(options: argparse.Namespace) -> dict[str, Any]:
+def measure_gsp(options: argparse.Namespace, procedure: Procedure) -> dict[str, Any]:
     """The first table, printed, as a part of the JSON."""
     contestants = CONTESTANTS | ({COMPILED: gsp_ways.compiled_layer} if options.compile else {})
     sizes, rounds = gsp_ways.SIZES, gsp_ways.ROUNDS
@@ -91,18 +95,18 @@ def measure_gsp(options: argparse.Namespace) -> dict[str, Any]:
         sizes, rounds = gsp_ways.QUICK_SIZES, gsp_ways.QUICK_ROUNDS
     entries = []
     for size in sizes:
-        entries.append(gsp_ways.compare(size, contestants, options.repeats, options.device, first=size == sizes[0]))
+        entries.append(gsp_ways.compare(size, contestants, procedure, first=size == sizes[0]))
         print_comparison(entries[-1])
-    sweep = gsp_ways.sweep_rounds(sizes[0], rounds, options.repeats, options.device)
+    sweep = gsp_ways.sweep_rounds(sizes[0], rounds, procedure)
     print_rounds(sweep)
     return {"sizes": entries, "rounds": sweep}
 
 
-def measure_poolings(choices: Sequence[Choice], options: argparse.Namespace) -> dict[str, Any]:
+def measure_poolings(options: argparse.Namespace, procedure: Procedure) -> dict[str, Any]:
     """The second table, printed, as a part of the JSON."""
     entries = []
     for size in every_pooling.QUICK_SIZES if options.quick else every_pooling.SIZES:
-        entries.append(every_pooling.compare_all(size, choices, options.repeats, options.device))
+        entries.append(every_pooling.compare_all(size, options.poolings, procedure))
         print_poolings(entries[-1])
     return {"poolings": entries}
 
@@ -111,19 +115,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     machine = describe_machine(options.device)
     print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    print(f"fp32, medians of {options.repeats} interleaved repeats")
+    clock = "CPU time" if options.cpu_time else "elapsed time"
+    procedure = Procedure(options.repeats, options.device, time.process_time if options.cpu_time else time.perf_counter)
+    print(f"fp32, {clock}, medians of {options.repeats} interleaved repeats")
     if options.quick:
         print("--quick: this shows that the script runs. The sizes are too small for the times to mean anything.")
     elif (machine["load_average"] or 0) > 0.5:
         print("Other work is running on this machine, see the load average: the times are provisional.")
 
     settings = {"keep": KEEP, "sharpness": SHARPNESS, "iterations": ITERATIONS, "repeats": options.repeats}
-    report: dict[str, Any] = {"machine": machine, "settings": settings, "how": HOW}
+    report: dict[str, Any] = {"machine": machine, "settings": {**settings, "clock": clock}, "how": HOW}
     if options.table != "poolings":
         print(f"keep {KEEP}, sharpness {SHARPNESS}, k = {ITERATIONS}")
-        report |= measure_gsp(options)
+        report |= measure_gsp(options, procedure)
     if options.table != "gsp":
-        report |= measure_poolings(options.poolings, options)
+        report |= measure_poolings(options, procedure)
     print(f"\n{HOW}")
 
     if options.json:

@@ -1,7 +1,8 @@
 """Time and memory of one training step of a pooling, for the benchmark of poolings.
 
 Time is one forward and one backward pass with gradients on features and parameters. Every repeat runs each
-contestant once, in a new order, on the same inputs; the figure given is the median over the repeats.
+contestant once, in a new order, on the same inputs; the figure given is the median over the repeats. It is the time
+that went by or, with --cpu-time, that of the CPU, which other work on the machine disturbs less.
 
 Memory is what has to be free beyond the inputs, the output and their gradients, which a caller holds anyway:
 the larger of (peak of the forward pass - output) and (peak of both passes - output - gradients). On the CPU the
@@ -36,6 +37,14 @@ class Contestant(NamedTuple):
     parameters: Sequence[nn.Parameter]
 
 
+class Procedure(NamedTuple):
+    """How it is measured."""
+
+    repeats: int
+    device: torch.device = torch.device("cpu")
+    clock: Callable[[], float] = time.perf_counter
+
+
 class Measured(NamedTuple):
     times: list[float]  # milliseconds of every repeat
     memory: int  # bytes
@@ -50,10 +59,10 @@ class Measured(NamedTuple):
         return [low, high]
 
 
-def measure(contestants: Mapping[str, Contestant], repeats: int, device: torch.device) -> dict[str, Measured]:
+def measure(contestants: Mapping[str, Contestant], procedure: Procedure) -> dict[str, Measured]:
     """Time and memory of every contestant."""
-    times = measure_times({name: training_step(one) for name, one in contestants.items()}, repeats, device)
-    return {name: Measured(times[name], measure_memory(one, device)) for name, one in contestants.items()}
+    times = measure_times({name: training_step(one) for name, one in contestants.items()}, procedure)
+    return {name: Measured(times[name], measure_memory(one, procedure.device)) for name, one in contestants.items()}
 
 
 def training_step(contestant: Contestant) -> Step:
@@ -69,21 +78,21 @@ def training_step(contestant: Contestant) -> Step:
     return step
 
 
-def measure_times(steps: Mapping[str, Step], repeats: int, device: torch.device) -> dict[str, list[float]]:
+def measure_times(steps: Mapping[str, Step], procedure: Procedure) -> dict[str, list[float]]:
     """Milliseconds of every repeat, interleaved, so that whatever disturbs the machine disturbs all of them."""
     for step in steps.values():
         for _ in range(WARM_UP):
             step()
     order, times = list(steps), {name: list[float]() for name in steps}
     shuffle = random.Random(0).shuffle
-    for _ in range(repeats):
+    for _ in range(procedure.repeats):
         shuffle(order)
         for name in order:
-            synchronise(device)
-            start = time.perf_counter()
+            synchronise(procedure.device)
+            start = procedure.clock()
             result = steps[name]()
-            synchronise(device)
-            times[name].append(1000 * (time.perf_counter() - start))
+            synchronise(procedure.device)
+            times[name].append(1000 * (procedure.clock() - start))
             del result
     return times
 

@@ -65,3 +65,9 @@ def test_wrong_input_is_refused(pool: torch.nn.Module) -> None:
         pool(torch.zeros(1, 2, 4))
     with pytest.raises(ValueError, match="at least one present feature"):
         pool(torch.zeros(1, 2, 3), torch.zeros(1, 2, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("name", ["average", "max"])
+def test_they_have_no_settings(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} has no setting 'out_dim'; it has: none"):
+        pooling.create(name, dim=4, out_dim=2)

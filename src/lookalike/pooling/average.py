@@ -20,6 +20,9 @@ class AveragePool(Pooling):
     tensor([[2., 1.]])
     """
 
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+
     def _pool(self, bags: Tensor, mask: Tensor | None) -> Pooled:
         if mask is None:
             return pooled(bags.mean(1), bags.new_full(bags.shape[:2], 1 / bags.shape[1]))
@@ -35,6 +38,9 @@ class MaxPool(Pooling):
     """
 
     on_backbone = True
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
 
     def _pool(self, bags: Tensor, mask: Tensor | None) -> Pooled:
         if mask is not None:

@@ -154,11 +154,6 @@ def create_embedder(settings: Settings) -> Embedder:
         spec = replace(spec, resize=settings.resize)
     elif settings.crop == "none":  # then nothing is cut off in evaluation either
         spec = replace(spec, resize=size)
-    if settings.start == "pca" and (settings.dim or 0) > backbone.channels:
-        raise ValueError(
-            f"{settings.backbone} has {backbone.channels} principal directions, which cannot start {settings.dim}: "
-            "set a smaller --dim, or --start random"
-        )
     try:
         backbone.grid(torch.zeros(1, 3, size, size))
     except (AssertionError, RuntimeError, ValueError) as error:
@@ -171,6 +166,12 @@ def create_embedder(settings: Settings) -> Embedder:
         normalise=settings.normalise or "l2",
         input_spec=spec,
     )
+    projected = 0 if embedder.head.projection is None else len(embedder.head.projection.weight)
+    if settings.start == "pca" and projected > backbone.channels:
+        raise ValueError(
+            f"{settings.backbone} has {backbone.channels} principal directions, which cannot start {projected}: "
+            "set a smaller --dim, or --start random"
+        )
     if settings.freeze_backbone:
         models.freeze(embedder.backbone)
     else:
