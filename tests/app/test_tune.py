@@ -19,6 +19,8 @@ pytest.importorskip("optuna")
 from lookalike.app import main
 from lookalike.app.train import _parse
 from lookalike.app.tune import changed, train_line
+from lookalike.protocols.choices import parse_settings, split_outside
+from lookalike.training.loop import train
 from lookalike.training.settings import Settings
 
 DATA = "glyphs(cells=1,size=32,train_classes=8,test_classes=4,per_class=4)"
@@ -65,7 +67,7 @@ def test_the_best_settings_are_printed_and_drawn_and_train_the_same(
 def test_killed_and_resumed_by_another_worker_it_comes_to_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    search, settings = "pooling_settings.sharpness=log(0.5, 20)", "steps=24, evaluate_every=4"
+    search, settings = "pooling_settings.sharpness=log(0.5, 20)", "steps=16, evaluate_every=2"
 
     def found(out: Path) -> dict[str, Any]:
         assert main([*words(out, "--trials", "1", "--expires", "0.5", "--json", settings=settings, search=search)]) == 0
@@ -118,10 +120,11 @@ def test_a_named_plan_and_a_plan_of_ones_own(tmp_path: Path, capsys: pytest.Capt
         ("lr=[0.1]", ("--workers", "0"), "--workers must be at least 1"),
         ("lr=[0.1]", ("--plan", "factoral"), "there is no plan 'factoral' (did you mean 'factorial'?)"),
         ("lr=[0.1]", ("--loss", "c1,c2"), "name one loss"),
-        ("lr=[0.1]", ("--protocol", "conventional"), "steered by the test classes"),
-        ("lr=log(0.1, 1)", ("--sampler", "grid"), "a grid needs lists"),
+        ("flip=[true]", ("--protocol", "conventional"), "steered by the test classes"),
+        ("weight_decay=log(0.1, 1)", ("--sampler", "grid"), "a grid needs lists"),
         ("lr=[0.1]", ("--sampler", "tpee"), "there is no sampler 'tpee' (did you mean 'tpe'?)"),
         ("steps=[2, 4]", (), "steps is both searched and set"),
+        ("pooling_settings.keep=[0.3]", ("--set", "pooling_settings.keep=1"), "keep is both searched and set"),
         ("dim=[4, 8]", ("--set", "devices=2"), "a trial runs in one process"),
     ],
 )
@@ -133,6 +136,28 @@ def test_bad_input_is_one_line_before_anything_is_written(
     assert message in told
     assert len(told.splitlines()) == 1
     assert not (tmp_path / "a").exists()
+
+
+def test_who_listens_to_a_run_can_end_it_and_all_is_saved(tmp_path: Path) -> None:
+    class Enough(Exception):  # noqa: N818
+        pass
+
+    told: list[int] = []
+
+    def listen(step: int, figures: dict[str, float]) -> None:
+        told.append(step)
+        assert 0 <= figures["MAP@R"] <= 1
+        if step == 2:
+            raise Enough
+
+    values = parse_settings(split_outside(f"{SMALL}, steps=4, evaluate_every=1, patience=null", ","))
+    settings = Settings(**values, data=DATA, out=tmp_path / "run")
+    with pytest.raises(Enough):
+        train(settings, on_evaluation=listen)
+    assert told == [0, 1, 2]
+    figures = train(replace(settings, resume=True), on_evaluation=lambda step, _: told.append(step))
+    assert told == [0, 1, 2, 3, 4], "what was saved when it ended is not measured again"
+    assert figures["steps"] == 4
 
 
 def test_the_line_for_train_reads_back_as_the_settings() -> None:

@@ -27,7 +27,7 @@ from lookalike.protocols.search_space import as_overrides, grid, parse_space, sp
 from lookalike.protocols.tuning import Tuning
 from lookalike.protocols.tuning_findings import Record, best_of
 from lookalike.protocols.tuning_plans import load_plan, names
-from lookalike.protocols.tuning_storage import mend, open_storage
+from lookalike.protocols.tuning_storage import make_sampler, mend, open_storage
 from lookalike.protocols.tuning_task import Task
 from lookalike.report.tuning_plots import effects_of, gaussian_process
 from lookalike.training.settings import Settings
@@ -230,7 +230,14 @@ def test_a_grid_is_done_once_and_not_again(letters: Pictures, tmp_path: Path, pr
     assert importance[SHARPNESS] > importance[PROTOTYPES] > 0
 
 
-def test_workers_share_the_trials_and_do_none_twice(letters: Pictures, tmp_path: Path, pretended: Pretended) -> None:
+def test_workers_share_the_trials_and_do_none_twice(
+    letters: Pictures, tmp_path: Path, pretended: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(task: Task, number: int) -> Any:
+        time.sleep(0.05)  # between the look at what there is and the proposal
+        return make_sampler(task, number)
+
+    monkeypatch.setattr(module, "make_sampler", slowly)
     pretended.before = lambda _: time.sleep(0.02)
     task = task_of(letters, f"{PROTOTYPES}=[8, 16, 64, 128]; {SHARPNESS}=[0.5, 1, 5]")
     tunings = [Tuning(task, tmp_path / "a") for _ in range(3)]

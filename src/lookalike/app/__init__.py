@@ -1,4 +1,4 @@
-"""The command: ``lookalike train | evaluate | embed | datasets | benchmark | report``.
+"""The command: ``lookalike train | evaluate | embed | datasets | benchmark | report | tune | demo``.
 
 Exit codes: 0 done; 1 failed, also for data that are there but broken; 2 bad usage; 128 + n stopped by signal n. Results
 go to stdout, everything else to stderr.
@@ -21,6 +21,7 @@ COMMANDS = {
     "datasets": "list the benchmarks, or check a folder",
     "benchmark": "train and test many combinations under one protocol",
     "report": "make the table of a benchmark",
+    "tune": "search for good settings",
 }
 
 READER_GONE = 128 + 13  # SIGPIPE, for which not every system has a name

@@ -4,7 +4,7 @@ Whatever is random in step s comes from (seed, s, rank), so a resumed run takes 
 Weights are judged by ``monitor`` on what is held out, and the best are on disk from the moment they were seen.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -26,11 +26,17 @@ from lookalike.training.record import Record
 from lookalike.training.settings import Settings
 from lookalike.training.stopping import RunFailed, Stopped, StopRequest
 
+OnEvaluation = Callable[[int, dict[str, float]], None]
 
-def train(settings: Settings, pictures: Pictures | None = None) -> dict[str, Any]:
+
+def train(
+    settings: Settings, pictures: Pictures | None = None, *, on_evaluation: OnEvaluation | None = None
+) -> dict[str, Any]:
     """Train, and leave the run in ``settings.out``. Returns what ``figures.json`` holds.
 
     ``pictures`` take the place of those that ``settings.data`` names; they have been checked, if at all.
+    ``on_evaluation`` is told the step and the figures on what is held out, a step perhaps twice if the run is killed
+    and resumed; what it raises ends the run there, with all saved, and comes through.
 
     Raises ValueError for bad settings or data before anything is written, ``Stopped`` when asked to stop (the state is
     saved by then), and ``RunFailed`` when the run cannot go on.
@@ -41,11 +47,12 @@ def train(settings: Settings, pictures: Pictures | None = None) -> dict[str, Any
         except Stopped:
             Display(stop).say("stopped before the first step; the same command goes on, cached features are kept")
             raise
-        return Run(parts).go()
+        return Run(parts, on_evaluation).go()
 
 
 class Run:
-    def __init__(self, parts: Assembly) -> None:
+    def __init__(self, parts: Assembly, on_evaluation: OnEvaluation | None = None) -> None:
+        self.on_evaluation = on_evaluation
         self.parts, self.settings, self.fabric, self.display = parts, parts.settings, parts.fabric, parts.display
         settings = parts.settings
         learner = Learner(parts.model, Gathered(parts.objective)).to(self.fabric.device)
@@ -157,9 +164,13 @@ class Run:
         if ended is not None:
             record.values(row_of(ended, settings), "problems/")
             self.display.say(sentence_of(ended, settings))
-        record.save()
-        if better:
-            record.save_model()
+        try:  # before it is saved, so that whoever listens misses nothing when the run is killed in between
+            if figures and self.on_evaluation is not None:
+                self.on_evaluation(progress.step, figures)
+        finally:
+            record.save()
+            if better:
+                record.save_model()
 
     def _stop_if_asked(self) -> None:
         """Many processes must stop after the same step, so they ask each other, now and then."""
