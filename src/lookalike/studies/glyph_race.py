@@ -58,7 +58,7 @@ CONTESTANTS = (
 class Budget:
     """Of one contestant, rate and seed, and of the letters before."""
 
-    steps: int = 200
+    steps: int = 150
     letter_steps: int = 1000
     classes: int = 16  # in a batch
     per_class: int = 4
