@@ -11,7 +11,7 @@ test: .venv/installed
 	$(BIN)/python -m pytest
 
 demo: .venv/installed
-	$(BIN)/python -m lookalike.studies.toy --out demo
+	$(BIN)/lookalike demo --out demo
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
