@@ -1,14 +1,13 @@
 """``lookalike benchmark --poolings A,B --losses A,B --data A,B --protocol NAME --out DIR``"""
 
 import json
-import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lookalike.app.parsing import JSON, UsageError, parse
+from lookalike.app.processes import several
 from lookalike.training.settings import setting
 
 DESCRIPTION = """Train and test every combination of losses, poolings and methods on the data, under one protocol, and
@@ -53,7 +52,7 @@ def run(argv: list[str]) -> int:
     if options.workers < 1:
         raise UsageError(f"--workers must be at least 1, got {options.workers}")
     if options.workers > 1 and "--plan" not in flags:
-        return _many(options, argv)
+        return several(options.workers, "benchmark", argv)
 
     from lookalike.files import require_writable  # late: --help need not wait for all that it loads
     from lookalike.protocols.workers import standing, work
@@ -129,29 +128,6 @@ def _announce(plan: Any, now: Any) -> None:
     else:
         text += "; patience decides how many steps there are"
     _say(text)
-
-
-def _many(options: Benchmark, argv: list[str]) -> int:
-    """The same command in several processes, each with its share of the cores."""
-    words, skip = [], False
-    for word in argv:
-        if not skip and word != "--workers" and not word.startswith("--workers="):
-            words.append(word)
-        skip = word == "--workers" and not skip
-    threads = str(max(1, (os.cpu_count() or 1) // options.workers))
-    environment = {"OMP_NUM_THREADS": threads, **os.environ}
-    command = [sys.executable, "-m", "lookalike.app", "benchmark", *words]
-    started = [subprocess.Popen(command, env=environment) for _ in range(options.workers)]
-    codes = []
-    for process in started:
-        while True:
-            try:
-                codes.append(process.wait())
-                break
-            except KeyboardInterrupt:  # they have got it, too, and save what they have
-                continue
-    stopped = [code for code in codes if code not in (0, 1)]
-    return stopped[0] if stopped else max(codes)
 
 
 def _as_json(plan: Any, now: Any) -> str:
