@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lookalike import objectives
+from lookalike.objectives import CrossBatchMemory
 from lookalike.objectives.between_proxies import BetweenProxies, BetweenSamples
 from lookalike.training import ccp
 from lookalike.training.ccp import ProxyProblems
@@ -134,6 +135,31 @@ def test_one_step_mixes_the_last_solution_in_as_a_moving_average_does() -> None:
         torch.optim.SGD([weight], rate).step()
     expected = last + (1 - mixed) ** 50 * ((1 - mixed) * before - rate * gradient + mixed * last - last)
     torch.testing.assert_close(weight.detach(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["c1", "c2", "ms", "triplet"])
+def test_without_pull_and_with_remembered_vectors_for_proxies_it_is_a_memory(name: str) -> None:
+    """The other limit: proxies that are earlier embeddings, and no pull: loss and gradients are those of a memory."""
+    torch.manual_seed(2)
+    inner = objectives.create(name)
+    model, labels = nn.Linear(3, DIM), torch.arange(CLASSES).repeat_interleave(2)
+    earlier, batch = torch.randn(len(labels), 3), torch.randn(len(labels), 3)
+    remembering = CrossBatchMemory(inner, DIM, len(labels), match_itself=True)
+    remembering(model(earlier), labels)
+    with_memory = remembering(model(batch), labels).value - inner(model(batch), labels).value
+    expected = torch.autograd.grad(with_memory, list(model.parameters()))
+
+    between = BetweenProxies(inner, CLASSES, DIM, 2)
+    newest_first = model(earlier).detach().unflatten(0, (CLASSES, 2)).flip(1)  # as the memory hands them out
+    between.set_proxies(newest_first)
+    running = ProxyProblems(model, between, LABELS, lambda places: VECTORS[places], pool=5, pull=0.0)
+    running.last = {name: torch.randn_like(value) for name, value in model.named_parameters()}
+    loss = between(model(batch), labels).value
+    loss.backward()
+    running.add_pull()
+    torch.testing.assert_close(loss, with_memory)
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_the_first_problem_has_no_pull_and_frozen_weights_have_none() -> None:
