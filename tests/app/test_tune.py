@@ -77,7 +77,7 @@ def test_killed_and_resumed_by_another_worker_it_comes_to_the_same(
     command = [sys.executable, "-m", "lookalike.app", *words(broken, "--trials", "1", settings=settings, search=search)]
     worker = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 120
-    while not list(broken.rglob("last.pt")) and time.monotonic() < until:
+    while not list(broken.glob("trials/*/runs/*/state/last.pt")) and time.monotonic() < until:
         time.sleep(0.01)
     worker.send_signal(signal.SIGKILL)
     worker.wait()

@@ -78,7 +78,7 @@ def test_killed_and_resumed_it_comes_to_the_same(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lookalike.app", *words(broken, *one, settings=settings)]
     worker = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL)
     until = time.monotonic() + 120
-    while not list(broken.rglob("last.pt")) and time.monotonic() < until:
+    while not list(broken.glob("cells/*/run/state/last.pt")) and time.monotonic() < until:
         time.sleep(0.01)
     worker.send_signal(signal.SIGKILL)
     worker.wait()
