@@ -250,6 +250,7 @@ def test_compact_bilinear_by_circular_convolution(seed: int, masked: bool, size:
     bags, mask = random_bags(seed, dim=4)
     pool = CompactBilinearPool(4, out_dim=size, seed=seed)
     sketches = pool.sketch(bags.masked_fill(~mask.unsqueeze(-1), 0), mask) if masked else pool.sketch(bags)
+    np.testing.assert_allclose(pool._placed(bags), pool._transformed(bags), atol=1e-12)
     vectors = pool(bags, mask if masked else None)
     for row in range(2):
         features = present(bags, mask, row, masked)
