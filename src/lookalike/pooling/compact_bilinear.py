@@ -5,11 +5,11 @@
     vector = unit(root(1/n sum_j T(feature_j))),           root as in lookalike.pooling.bilinear
 
 Over random hashes h and signs s, T(x) . T(y) has the mean (x . y)^2, which is the inner product of x x^T and y y^T.
-There are two ways to it. The transform is linear, so a bag needs one inverse transform, of the mean; or, since T(x) is
-linear in x x^T, the mean of x_a x_b goes to the bucket h_1(a) + h_2(b), modulo their number, with the sign s_1(a) s_2(b).
-The second has D^2 numbers to place where the first has n out_dim to transform, and the smaller is taken: at 512 channels,
-49 places and 8192 buckets it is the second. The root magnifies what rounding leaves of the first in a bucket that is
-empty: in fp32 a vector of 64 channels, which fill half of 8192 buckets, is off by 3e-4 of its norm.
+There are two ways to it. The transform is linear, so a bag needs one inverse transform, of the mean; or, as T(x) is
+linear in x x^T, the mean of x_a x_b goes to the bucket h_1(a) + h_2(b), modulo their number, with the sign
+s_1(a) s_2(b). The second has D^2 numbers to place where the first has n out_dim to transform, and the smaller is taken:
+at 512 channels, 49 places and 8192 buckets it is the second. The root magnifies what rounding leaves of the first in a
+bucket that is empty: in fp32 a vector of 64 channels, which fill half of 8192 buckets, is off by 3e-4 of its norm.
 
 Reference: Gao, Beijbom, Zhang and Darrell, "Compact Bilinear Pooling", CVPR 2016 (the tensor sketch is by Pham and
 Pagh, KDD 2013), with their 8192 numbers, fixed hashes and sum over the places, which unit() undoes.
