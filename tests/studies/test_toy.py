@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lookalike.app import main
 from lookalike.studies import toy
 
 Case = tuple[toy.Array, toy.Mask, toy.Array]
@@ -97,7 +98,7 @@ def test_spread_counts_by_hand() -> None:
 
 
 def test_more_noise_starves_more() -> None:
-    counts = list(toy.noise_matters(0.2, 5.0, maps=10).values())
+    counts = list(toy.noise_matters(0.2, 5.0, 0.07, maps=10).values())
     assert counts == sorted(counts)
     assert counts[0] == 0
     assert counts[-1] > 1
@@ -118,72 +119,42 @@ def test_verdict(programme: Numbers, smooth: Numbers, agrees: bool, word: str) -
     assert word in why
 
 
-def test_run_writes_whole_files_and_says_what_they_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_as_it_is_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "folder"
-    assert toy.main(["--out", str(out)]) == 0
-    assert sorted(path.name for path in out.iterdir()) == ["toy.json", "toy.png", "toy.svg"]
-    png = (out / "toy.png").read_bytes()
-    assert png.startswith(b"\x89PNG")
-    assert len(png) < 60_000
+    assert main(["study", "toy", "--out", str(out)]) == 0
+    names = ["index.html", "numbers.json", "spread.csv", "toy.png", "toy.svg"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    assert (out / "toy.png").read_bytes().startswith(b"\x89PNG")
     assert b"</svg>" in (out / "toy.svg").read_bytes()
-    numbers = json.loads((out / "toy.json").read_text())
-    assert numbers["agrees"] is True
+    numbers = json.loads((out / "numbers.json").read_text())
+    assert numbers["claims"][0]["verdict"] == "reproduced"
     assert numbers["weights"]["linear programme"]["dropped"] == 30
     assert numbers["weights"]["average pooling"]["on_object"] == pytest.approx(0.5)
     smooth = numbers["weights"]["smoothed, sharpness 5"]
-    said = capsys.readouterr().out
-    assert "uses 20 of the 50 object pixels" in said
-    assert f"{smooth['least']:.2f} to {smooth['most']:.2f} fair shares" in said
-    assert "Agrees in kind" in said
-    assert str(out / "toy.png") in said
+    said = capsys.readouterr()
+    assert "uses 20 of the 50 object pixels" in said.err
+    assert f"{smooth['least']:.2f} to {smooth['most']:.2f} fair shares" in said.out
+    assert str(out / "index.html") in said.out
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("changes", "message"),
     [
-        (["--keep", "0"], "keep must be in (0, 1], got 0.0"),
-        (["--keep", "1.3"], "keep must be in (0, 1], got 1.3"),
-        (["--keep", "nan"], "keep must be"),
-        (["--keep", "some"], "argument --keep"),
-        (["--keep", "1e-9"], "keep is below"),
-        (["--sharpness", "-1"], "sharpness must be finite and above 0, got -1.0"),
-        (["--sharpness", "1e308"], "sharpness must be finite"),
-        (["--size", "3"], "unrecognized arguments"),
+        ("keep=0", "keep must be in (0, 1], got 0.0"),
+        ("keep=1.3", "keep must be in (0, 1], got 1.3"),
+        ("keep=some", "keep must be float, got 'some'"),
+        ("keep=1e-9", "keep is below"),
+        ("sharpness=-1", "sharpness must be in"),
+        ("size=3", "the study toy has no setting 'size'"),
+        ("sharpnes=3", "the study toy has no setting 'sharpnes' (did you mean 'sharpness'?)"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: str, message: str
 ) -> None:
-    assert toy.main(["--out", str(tmp_path / "out"), *options]) == 2
+    assert main(["study", "toy", "--out", str(tmp_path / "out"), "--set", changes]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.startswith(f"error: {message}")
+    assert said.err.startswith(f"lookalike study: {message}")
     assert said.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def test_unwritable_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("mine")
-    assert toy.main(["--out", str(blocked / "out")]) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith(f"error: cannot write to {blocked / 'out'}: ")
-    assert said.err.count("\n") == 1
-    assert said.out == ""
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    assert blocked.read_text() == "mine"
-
-
-def test_a_write_that_fails_leaves_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    toy.write_whole(tmp_path, {"a": b"old", "b": b"old"})
-    write = Path.write_bytes
-
-    def full(path: Path, content: bytes) -> int:
-        if path.name.startswith(".b"):
-            raise OSError(28, "No space left on device")
-        return write(path, content)
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="No space"):
-        toy.write_whole(tmp_path, {"a": b"new", "b": b"new"})
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"old", "b": b"old"}

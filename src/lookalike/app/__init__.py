@@ -1,4 +1,4 @@
-"""The command: ``lookalike train | evaluate | embed | datasets | benchmark | report | tune | demo``.
+"""The command: ``lookalike train | evaluate | embed | datasets | benchmark | report | tune | study | demo``.
 
 Exit codes: 0 done; 1 failed, also for data that are there but broken; 2 bad usage; 128 + n stopped by signal n. Results
 go to stdout, everything else to stderr.
@@ -22,6 +22,7 @@ COMMANDS = {
     "benchmark": "train and test many combinations under one protocol",
     "report": "make the table of a benchmark",
     "tune": "search for good settings",
+    "study": "a figure of the papers, from one command",
 }
 
 READER_GONE = 128 + 13  # SIGPIPE, for which not every system has a name

@@ -1,1 +1,22 @@
-"""One file per figure of the papers."""
+"""One file per figure of the papers, and what it takes to run one: ``lookalike study NAME``."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lookalike.studies.study import Study
+
+# By name, the file that has it; in the order in which the papers' story is told.
+STUDIES = {
+    "toy": "toy",
+}
+
+
+def find(name: str) -> "Study":
+    """The study of this name."""
+    from lookalike.training.settings import nearest
+
+    if name not in STUDIES:
+        raise ValueError(f"there is no study {name!r}{nearest(name, STUDIES)}; lookalike study list shows them")
+    study: Study = import_module(f"lookalike.studies.{STUDIES[name]}").STUDY
+    return study

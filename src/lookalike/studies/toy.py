@@ -7,27 +7,22 @@ red and pure blue. Half of the map is object, but only a share ``keep`` (mu) = 0
 
 come from the linear programme (P1) and from the smoothed problem (P2) over a range of sharpness (epsilon).
 
-Reference: Figure 5.2 of Gürbüz's thesis, which gives neither its noise nor its sharpness. Run it with
-
-    python -m lookalike.studies.toy --out demo
+Reference: Figure 5.2 of Gürbüz's thesis, which gives neither its noise nor its sharpness.
 """
 
-import argparse
-import io
-import json
-import os
-import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lookalike.checks import check_range
+from lookalike.checks import check_count, check_range
 from lookalike.pooling.reference import linear_programme
 from lookalike.pooling.transport import partial_transport
+from lookalike.report.tables import Column, Line, Table, number, words
+from lookalike.studies.study import Bench, Claim, Findings, Study, value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,8 +32,7 @@ Mask = NDArray[np.bool_]
 
 SIDE, PATCH = 10, 5
 RED, GREEN, BLUE = np.eye(3)
-NOISE = 0.07  # our choice, on which the result depends: see noise_matters
-MAPS = 20
+MOST_SHARP = 1e6
 AVERAGE, PROGRAMME = "average pooling", "linear programme"
 
 
@@ -52,7 +46,7 @@ class Spread(NamedTuple):
     most: float
 
 
-def toy_map(seed: int = 0, noise: float = NOISE) -> tuple[Array, Mask]:
+def toy_map(seed: int = 0, noise: float = 0.07) -> tuple[Array, Mask]:
     """The features (10, 10, 3), each channel within [0, 1], and where the object is (10, 10)."""
     colours = np.tile(GREEN, (SIDE, SIDE, 1))
     colours[:PATCH, :PATCH] = RED
@@ -86,10 +80,10 @@ def smoothed_weights(cost: Array, keep: float, sharpness: float) -> Array:
     return np.asarray(partial_transport(torch.from_numpy(cost), keep, sharpness).weights.numpy())
 
 
-def noise_matters(keep: float, sharpness: float, maps: int = MAPS) -> dict[float, float]:
+def noise_matters(keep: float, sharpness: float, chosen: float, maps: int) -> dict[float, float]:
     """How many object pixels the smoothed problem starves, by noise, as a mean over maps with other seeds."""
     starved = {}
-    for noise in (0.05, NOISE, 0.1, 0.15):
+    for noise in sorted({0.05, chosen, 0.1, 0.15}):
         drawn = [toy_map(seed, noise) for seed in range(1, maps + 1)]
         counts = [spread(smoothed_weights(toy_cost(f), keep, sharpness), mask).starved for f, mask in drawn]
         starved[noise] = float(np.mean(counts))
@@ -178,82 +172,87 @@ def draw(features: Array, is_object: Mask, weights: dict[str, Array], keep: floa
     return figure
 
 
-def render(figure: "Figure") -> dict[str, bytes]:
-    """The content of toy.png and toy.svg, the same bytes every time. A palette makes the PNG small."""
-    from matplotlib import rc_context
-    from PIL import Image
+@dataclass(frozen=True)
+class Toy:
+    keep: float = value("share of the map to keep, mu; half of it is object")
+    sharpness: float = value("epsilon of the smoothed weights")
+    noise: float = value("standard deviation of the pixels' noise")
+    seed: int = value("of the noise")
+    maps: int = value("other maps for each noise, to see how much it matters", budget=True)
 
-    raw, png, svg = io.BytesIO(), io.BytesIO(), io.BytesIO()
-    figure.savefig(raw, format="png")
-    Image.open(raw).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(png, format="png", optimize=True)
-    with rc_context({"svg.hashsalt": "toy"}):
-        figure.savefig(svg, format="svg", metadata={"Date": None})
-    return {"toy.png": png.getvalue(), "toy.svg": svg.getvalue()}
-
-
-def write_whole(folder: Path, files: dict[str, bytes]) -> None:
-    """Write the files under temporary names and rename them, so that none is ever seen half-written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    parts = {folder / name: folder / f".{name}.{os.getpid()}" for name in files}
-    try:
-        for path, part in parts.items():
-            part.write_bytes(files[path.name])
-        for path, part in parts.items():
-            part.replace(path)
-    finally:
-        for part in parts.values():
-            part.unlink(missing_ok=True)
+    def __post_init__(self) -> None:
+        check_range("keep", self.keep, 0, 1)
+        check_range("sharpness", self.sharpness, 0, MOST_SHARP)
+        check_range("noise", self.noise, 0, 1)
+        check_count("seed", self.seed, least=0)
+        check_count("maps", self.maps)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    name = "python -m lookalike.studies.toy"
-    example = f"example: {name} --out demo --keep 0.2 --sharpness 5"
-    parser = _Parser(prog=name, description=(__doc__ or "").split("\n")[0], epilog=example)
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the figure (default: demo)")
-    parser.add_argument("--keep", type=float, default=0.2, help="share of the map to keep, in (0, 1] (default: 0.2)")
-    parser.add_argument("--sharpness", type=float, default=5.0, help="of the smoothed weights (default: 5)")
-    try:
-        options = parser.parse_args(argv)
-        keep, sharpness = options.keep, options.sharpness
-        check_range("keep", keep, 0, 1)
-        check_range("sharpness", sharpness, 0, None)
-        ladder = (sharpness / 10, sharpness, sharpness * 10, sharpness * 100)
-        features, is_object = toy_map()
-        weights = toy_weights(toy_cost(features), keep, ladder)
-        spreads = {name: spread(w, is_object) for name, w in weights.items()}
-        agrees, why = verdict(spreads[PROGRAMME], spreads[smoothed(sharpness)])
-        by_noise = noise_matters(keep, sharpness)
-        numbers = {
-            "settings": {"keep": keep, "true_share": is_object.mean(), "sharpness": sharpness, "noise": NOISE},
-            "agrees": agrees,
-            "why": why,
+def find(settings: Toy, bench: Bench) -> Findings:
+    keep, sharpness = settings.keep, settings.sharpness
+    ladder = (sharpness / 10, sharpness, sharpness * 10, sharpness * 100)
+    features, is_object = toy_map(settings.seed, settings.noise)
+    weights = toy_weights(toy_cost(features), keep, ladder)
+    spreads = {name: spread(w, is_object) for name, w in weights.items()}
+    programme, smooth = spreads[PROGRAMME], spreads[smoothed(sharpness)]
+    agrees, why = verdict(programme, smooth)
+    by_noise = noise_matters(keep, sharpness, settings.noise, settings.maps)
+    means = ", ".join(f"{count:g} at {noise:g}" for noise, count in by_noise.items())
+    pixels = int(is_object.sum())
+    here = f"{why}: of {pixels} object pixels the programme drops {programme.dropped}; smoothed, each has "
+    here += f"{smooth.least:.2f} to {smooth.most:.2f} fair shares"
+    bench.display.say(explain(spreads, pixels, keep, ladder))
+    drawn = draw(features, is_object, weights, keep, smoothed(sharpness))
+    return Findings(
+        claims=[
+            Claim(
+                "the linear programme drops true pixels, the smoothed one does not (Figure 5.2, without numbers)",
+                here,
+                "reproduced" if agrees else "not reproduced",
+            )
+        ],
+        figures={
+            "toy": (draw(features, is_object, weights, keep, smoothed(sharpness)), "Where the pooling weights go")
+        },
+        tables={"spread": _table(spreads)},
+        numbers={
+            "true_share": float(is_object.mean()),
             "weights": {name: measured._asdict() for name, measured in spreads.items()},
             "mean_starved_by_noise": by_noise,
-        }
-        files = render(draw(features, is_object, weights, keep, smoothed(sharpness)))
-        files["toy.json"] = (json.dumps(numbers, indent=2) + "\n").encode()
-        write_whole(options.out, files)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: cannot write to {options.out}: {error.strerror}", file=sys.stderr)
-        return 2
-    print(explain(spreads, int(is_object.sum()), keep, ladder))
-    means = ", ".join(f"{count:g} at {noise:g}" for noise, count in by_noise.items())
-    print(f"The noise of the pixels, {NOISE:g}, is our choice, and matters. Object pixels starved when smoothed,")
-    print(f"mean over {MAPS} other maps for each noise: {means}.")
-    print(f"\nWritten: {', '.join(str(options.out / name) for name in files)}")
-    print(f"Try next: --sharpness {ladder[2]:g}, nearer to a hard selection")
-    if keep < is_object.mean():
-        print(f"      or: --keep {is_object.mean():g}, the true share: nothing left for the linear programme to drop")
-    return 0
+        },
+        notes=[
+            f"The noise of the pixels is our choice, and matters. Object pixels starved when smoothed, mean over "
+            f"{settings.maps} other maps for each noise: {means}."
+        ],
+    )
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _table(spreads: dict[str, Spread]) -> Table:
+    columns = ["on the object", "dropped", "starved", "least", "most"]
+    lines = [
+        Line(
+            [
+                words(name),
+                number(100 * s.on_object, digits=1),
+                number(s.dropped, digits=0),
+                number(s.starved, digits=0),
+                number(s.least),
+                number(s.most),
+            ]
+        )
+        for name, s in spreads.items()
+    ]
+    note = "on the object: percent of the weight; least and most of an object pixel, in fair shares"
+    return Table([Column("weights", "left"), *map(Column, columns)], lines, notes=[note])
+
+
+STUDY = Study(
+    name="toy",
+    title="The toy map: a linear programme drops pixels of the object, the smoothed problem keeps them all",
+    about="A map of 10 x 10 pixels shows a reddish and a bluish patch on green, half of the map together. The "
+    "prototypes are red and blue, and less than the object's share is to be kept. The weights come from the linear "
+    "programme and from the entropy-smoothed problem, over a range of sharpness.",
+    source="Figure 5.2 of Gürbüz's thesis, which gives neither its noise nor its sharpness",
+    settings=Toy,
+    find=find,
+)

@@ -1,0 +1,157 @@
+"""What a study is: settings one can read, a function that finds out, and what is left of it to look at.
+
+A study lives in a file of its own and ends with ``STUDY = Study(...)``. Its settings are a frozen dataclass without
+defaults; the values stand in ``files/NAME.yaml``, ``full`` (the papers' setting), ``quick`` and ``miniature``. The last
+two may change nothing but what is marked as budget: steps, samples and seeds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from hashlib import blake2b
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+
+import numpy as np
+import yaml
+
+from lookalike.files import replacing
+from lookalike.protocols.code_version import code_version
+from lookalike.training.settings import nearest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from lookalike.report.tables import Table
+    from lookalike.training.display import Display
+
+Scale = Literal["full", "quick", "miniature"]
+Verdict = Literal["reproduced", "partly", "not reproduced", "not tested"]
+REST = "json"  # in the file of a part, what is no array
+
+
+def value(explanation: str, *, budget: bool = False) -> Any:
+    """A setting of a study; ``budget`` marks steps, samples and seeds, which ``--quick`` may lower."""
+    return field(metadata={"help": explanation, "budget": budget})
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One thing that the authors say, what was seen here, and whether the two agree."""
+
+    paper: str
+    here: str
+    verdict: Verdict
+
+
+@dataclass
+class Findings:
+    """figures: by name, with a caption each, to be saved as PNG and SVG.  tables: by name, to be saved as CSV.
+    numbers: all that the figures are drawn from, for JSON."""
+
+    claims: list[Claim] = field(default_factory=list)
+    figures: dict[str, tuple[Figure, str]] = field(default_factory=dict)
+    tables: dict[str, Table] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Study:
+    """name: as it is typed.  title: one line.  about: what is done, for the page.  source: of the papers' figure.
+    data: what ``--data`` takes, "" where nothing is needed."""
+
+    name: str
+    title: str
+    about: str
+    source: str
+    settings: type[Any]
+    find: Callable[[Any, Bench], Findings]
+    data: str = ""
+    needs_data: bool = False
+
+    def chosen(self, scale: Scale, changes: Mapping[str, Any] | None = None) -> Any:
+        """The settings: those of the YAML file at this scale, then ``changes``."""
+        described = self.described()
+        values = {**described["full"], **(described[scale] if scale != "full" else {}), **(changes or {})}
+        hints = get_type_hints(self.settings)
+        for name in values:
+            if name not in hints:
+                raise ValueError(f"the study {self.name} has no setting {name!r}{nearest(name, hints)}")
+        return self.settings(**{name: _fitting(name, given, hints[name]) for name, given in values.items()})
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """``files/NAME.yaml``."""
+        text = (files("lookalike.studies") / "files" / f"{self.name}.yaml").read_text(encoding="utf-8")
+        described: dict[str, dict[str, Any]] = yaml.safe_load(text)
+        names = {entry.name: entry for entry in fields(self.settings)}
+        if set(described["full"]) != {name for name, entry in names.items() if entry.default is MISSING}:
+            raise ValueError(f"files/{self.name}.yaml must give every setting under full, and no other")
+        for scale in ("quick", "miniature"):
+            for name in described.setdefault(scale, {}) or {}:
+                if name not in names or not names[name].metadata["budget"]:
+                    raise ValueError(f"files/{self.name}.yaml: {scale} may change budgets only, got {name}")
+        return described
+
+    def reduced(self, settings: Any) -> dict[str, tuple[Any, Any]]:
+        """Where ``settings`` differ from the papers': name -> (theirs, these)."""
+        full, these = asdict(self.chosen("full")), asdict(settings)
+        return {name: (full[name], these[name]) for name in full if full[name] != these[name]}
+
+
+class Bench:
+    """Where a study works: its data, its display, and its parts that are not computed twice.
+
+    data: what ``--data`` said, None where nothing was said.  out: the folder of the study.
+    """
+
+    def __init__(self, out: Path, display: Display, data: str | None = None, key: str = "") -> None:
+        self.out, self.display, self.data = out, display, data
+        self._key = key
+
+    def part(self, name: str, compute: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """What ``compute`` gives: arrays, and whatever JSON can hold; from ``parts/`` if it was computed before.
+
+        A study that was broken off goes on after the last part. Other settings, data or code make other parts.
+        """
+        words = blake2b(f"{self._key} {name}".encode(), digest_size=6).hexdigest()
+        readable = "".join(letter if letter.isalnum() else "-" for letter in name)[:60]
+        file = self.out / "parts" / f"{readable}-{words}.npz"
+        if not file.exists():
+            found = dict(compute())
+            arrays = {key: each for key, each in found.items() if isinstance(each, np.ndarray)}
+            rest = {key: each for key, each in found.items() if key not in arrays}
+            everything: dict[str, Any] = {**arrays, REST: np.array(json.dumps(rest))}
+            with replacing(file) as unfinished, unfinished.open("wb") as stream:
+                np.savez(stream, **everything)
+        with np.load(file, allow_pickle=False) as stored:
+            return {**json.loads(str(stored[REST])), **{key: stored[key] for key in stored.files if key != REST}}
+
+
+def bench(study: Study, settings: Any, out: Path, display: Display, data: str | None = None) -> Bench:
+    """A bench whose parts belong to these settings, these data and this code."""
+    own = blake2b(digest_size=8)
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        own.update(file.read_bytes())
+    key = json.dumps([study.name, asdict(settings), data, code_version(), own.hexdigest()], default=str)
+    return Bench(out, display, data, key)
+
+
+def _fitting(name: str, given: Any, kind: Any) -> Any:
+    """The value as the type that the setting has: lists become tuples, whole numbers floats."""
+    kinds = get_args(kind) if type(None) in get_args(kind) else (kind,)
+    if given is None and type(None) in kinds:
+        return None
+    for each in kinds:
+        if getattr(each, "__origin__", None) is tuple:
+            inner = get_args(each)[0]
+            listed = given if isinstance(given, (list, tuple)) else [given]
+            return tuple(_fitting(name, one, inner) for one in listed)
+        if each is float and isinstance(given, (int, float)) and not isinstance(given, bool):
+            return float(given)
+        if isinstance(each, type) and isinstance(given, each) and (each is bool or not isinstance(given, bool)):
+            return given
+    raise TypeError(f"{name} must be {getattr(kind, '__name__', kind)}, got {given!r}")
