@@ -8,13 +8,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import nn
 
 import lookalike
 from lookalike import data
 from lookalike.data.pictures import UnreadablePicture
 from lookalike.data.transforms import evaluation_transform
-from lookalike.models import Embedder, create_backbone, save_model
+from lookalike.input_spec import InputSpec
+from lookalike.models import Backbone, Embedder, create_backbone, save_model
 from lookalike.trained import TrainedModel, load
+from lookalike.weight_maps import Box, evaluation_box, spread
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +163,155 @@ def test_loading(run: Path, tmp_path: Path) -> None:
     assert trained.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
     with pytest.raises(ValueError, match=r"holds no model: there is no model\.json$"):
         load(tmp_path)
+
+
+SEEING = InputSpec(size=64, resize=72, mean=(0, 0, 0), std=(1, 1, 1))
+
+
+class Colours(nn.Module):
+    """Local features are the colours of squares of 8 x 8 pixels."""
+
+    num_features = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.squares = nn.Conv2d(3, 3, 8, 8, bias=False)
+        with torch.no_grad():
+            self.squares.weight.copy_(torch.eye(3)[:, :, None, None].expand(3, 3, 8, 8) / 64)
+
+    def forward_features(self, images: torch.Tensor) -> torch.Tensor:
+        maps: torch.Tensor = self.squares(images)
+        return maps
+
+
+@pytest.fixture(scope="module")
+def finds_red() -> TrainedModel:
+    """One prototype, red, and a hard choice of one place in 64."""
+    settings = {"num_prototypes": 1, "keep": 1 / 64, "sharpness": 50.0}
+    embedder = Embedder(Backbone("colours", Colours(), SEEING), None, pooling_settings=settings)
+    with torch.no_grad():
+        embedder.head.pooling.prototypes.copy_(torch.tensor([[1.0, 0, 0]]))
+    return TrainedModel(embedder)
+
+
+def spread_by_sampling(grid: NDArray[np.float32], box: Box, width: int, height: int, fine: int) -> NDArray[np.float64]:
+    """Bilinear interpolation at ``fine`` x ``fine`` points in every pixel."""
+
+    def sampled(values: NDArray[Any], pixels: int, start: float, extent: float) -> NDArray[np.float64]:
+        points = ((np.arange(pixels * fine) + 0.5) / fine - start) / extent
+        places = (np.arange(len(values)) + 0.5) / len(values)
+        rows = [np.interp(points, places, column) for column in values.T]  # goes on as it is beyond its ends
+        inside = (points > 0) & (points < 1)
+        return (np.array(rows) * inside).reshape(-1, pixels, fine).sum(-1).T / (fine * extent / len(values))
+
+    return sampled(sampled(grid, height, box.top, box.height).T, width, box.left, box.width).T
+
+
+@pytest.mark.parametrize(("width", "height"), [(32, 32), (61, 40), (33, 95), (500, 20), (3, 50)])
+def test_weights_by_hand(width: int, height: int, model: TrainedModel) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    seen = model.explain(pixels)
+    images = evaluation_transform(model.spec)(Image.fromarray(pixels))[None]
+    by_hand = model.embedder.explain(images)
+    np.testing.assert_allclose(seen.grid, by_hand.weights.reshape(8, 8), atol=1e-6)
+    assert seen.attributes is not None
+    np.testing.assert_allclose(seen.attributes, by_hand.attributes[0], atol=1e-6)
+    assert seen.weights.shape == (height, width)
+    assert seen.weights.dtype == seen.grid.dtype == np.float32
+    assert seen.weights.sum(dtype=np.float64) == pytest.approx(1, abs=1e-5)
+    expected = spread_by_sampling(seen.grid, seen.box, width, height, fine=40)
+    np.testing.assert_allclose(seen.weights, expected, atol=0.03 * expected.max())
+
+
+def test_every_place_hands_out_its_own_weight_however_few_the_pixels() -> None:
+    grid = np.zeros((7, 5), np.float32)
+    grid[6, 1] = 1
+    for width, height in ((1, 1), (2, 3), (40, 9), (300, 200)):
+        weights = spread(grid, Box(0, 0, width, height), width, height)
+        assert weights.sum(dtype=np.float64) == pytest.approx(1, abs=1e-6)
+        centre_of_mass = (weights.sum(0) * (np.arange(width) + 0.5)).sum() / width
+        if width > 2:
+            assert centre_of_mass == pytest.approx(1.5 / 5, abs=0.02)
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 40), (200, 90), (70, 250), (9, 240)])
+def test_the_box_is_what_the_transform_leaves(width: int, height: int) -> None:
+    box = evaluation_box(SEEING, width, height)
+    columns, rows = np.meshgrid(np.arange(width), np.arange(height))
+    pixels = np.stack([columns, rows, rows], axis=2).astype(np.uint8)
+    places = 255 * evaluation_transform(SEEING)(Image.fromarray(pixels)).numpy() + 0.5
+    assert places[0].mean() == pytest.approx(box.left + box.width / 2, abs=0.3)
+    assert places[1].mean() == pytest.approx(box.top + box.height / 2, abs=0.3)
+    middle = places[:, 16:48, 16:48]  # at the edges of the picture a resize has nothing to mix with
+    assert middle[0, 0, -1] - middle[0, 0, 0] == pytest.approx(31 * box.width / 64, abs=1)
+    assert middle[1, -1, 0] - middle[1, 0, 0] == pytest.approx(31 * box.height / 64, abs=1)
+
+
+@pytest.mark.parametrize(("width", "height"), [(144, 144), (300, 144), (144, 200)])
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("lower", [False, True])
+def test_an_object_in_a_corner(width: int, height: int, right: bool, lower: bool, finds_red: TrainedModel) -> None:
+    left = (width - 128) // 2 + (128 - 16 if right else 0)  # the corners of what the crop leaves
+    top = (height - 128) // 2 + (128 - 16 if lower else 0)
+    pixels = np.full((height, width, 3), (0, 0, 90), np.uint8)
+    pixels[top : top + 16, left : left + 16] = (255, 0, 0)
+    weights = finds_red.explain(pixels).weights
+    box = finds_red.explain(pixels).box
+    assert box == pytest.approx(((width - 128) / 2, (height - 128) / 2, 128, 128))
+    on_object = weights[top : top + 16, left : left + 16].sum()
+    assert on_object > 0.7  # the rest lies on the slope to the next place
+    assert weights[max(0, top - 16) : top + 32, max(0, left - 16) : left + 32].sum() > 0.98
+    outside = np.ones_like(weights, dtype=bool)
+    outside[(height - 128) // 2 :, (width - 128) // 2 :][:128, :128] = False
+    assert outside.any()
+    assert (weights[outside] == 0).all()
+
+
+def test_what_the_crop_does_not_see_gets_no_weight(finds_red: TrainedModel) -> None:
+    pixels = np.full((144, 288, 3), (0, 0, 90), np.uint8)
+    pixels[:16, :16] = (255, 0, 0)
+    seen = finds_red.explain(pixels)
+    assert (seen.weights[:, :79] == 0).all()
+    np.testing.assert_allclose(seen.grid, 1 / 64, atol=1e-3)
+
+
+def test_weights_of_turned_pictures_are_upright(tmp_path: Path, finds_red: TrainedModel) -> None:
+    pixels = np.full((144, 240, 3), (0, 0, 90), np.uint8)
+    pixels[24:40, 88:104] = (255, 0, 0)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise
+    for name in ("turned.png", "turned.jpg"):
+        Image.fromarray(pixels).save(tmp_path / name, exif=exif, quality=95)
+        for picture in (tmp_path / name, Image.open(tmp_path / name)):
+            weights = finds_red.explain(picture).weights
+            assert weights.shape == (240, 144)
+            row, column = np.unravel_index(weights.argmax(), weights.shape)
+            assert 88 <= row < 104
+            assert 144 - 40 <= column < 144 - 24
+
+
+def test_weights_of_a_large_photograph_have_its_size(tmp_path: Path, finds_red: TrainedModel) -> None:
+    pixels = np.full((900, 1200, 3), (0, 0, 90), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "large.jpg")  # to embed, it would be decoded at a quarter
+    assert finds_red.explain(tmp_path / "large.jpg").weights.shape == (900, 1200)
+
+
+def test_weights_of_many(model: TrainedModel, files: list[Path]) -> None:
+    together = model.explain(files, batch_size=3)
+    assert len(together) == len(files)
+    for file, seen in zip(files, together, strict=True):
+        alone = model.explain(file)
+        np.testing.assert_allclose(seen.weights, alone.weights, atol=1e-6)
+        np.testing.assert_allclose(seen.attributes, alone.attributes, atol=1e-5)  # type: ignore[arg-type]
+        assert seen.box == alone.box
+    assert model.explain([]) == []
+    assert isinstance(model.explain([files[0]]), list)
+
+
+def test_weights_of_poolings_without(files: list[Path]) -> None:
+    plain = TrainedModel(Embedder("resnet20", dim=8, pooling="gem"))
+    assert plain.explain(files[0]).attributes is None
+    bilinear = TrainedModel(Embedder("resnet20", dim=8, pooling="bilinear"))
+    assert not bilinear.has_weights
+    with pytest.raises(ValueError, match=r"^the pooling of this model, bilinear, does not weigh places: .*explain$"):
+        bilinear.explain(files[0])

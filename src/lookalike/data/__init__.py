@@ -1,7 +1,7 @@
 """Files -> labelled pictures -> batches.
 
 ``load`` gives the table of pictures (``Pictures``) of any source: a folder of class folders, a CSV, a benchmark in its
-official layout, or the drawn set called glyphs.
+official layout, the drawn set called glyphs, or the collage that is composed of CIFAR-100.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from lookalike.data.pictures import BrokenData, Pictures, Problem, Reader, Unrea
 from lookalike.data.table import read_table
 
 DRAWN = "glyphs"
+COMPOSED = "collage"
 
 
 def load(
@@ -31,7 +32,8 @@ def load(
 
     source: a folder of class folders; a CSV with the columns path and label; the folder of a benchmark, which is
         recognised by its files; a benchmark's name with ``root`` or as "NAME:FOLDER"; or "glyphs",
-        also with settings as "glyphs(cells=1, size=32)".
+        also with settings as "glyphs(cells=1, size=32)"; or "collage:FOLDER" of CIFAR-100, also with settings as
+        "collage(FOLDER, split=3/2)".
     root: the folder of a benchmark given by name, or the folder that the paths in a CSV start from.
     check: decode every file once; the unreadable ones are left out and listed in ``problems``.
     strict: raise if anything would have to be left out.
@@ -42,6 +44,10 @@ def load(
         from lookalike.data.glyphs import glyphs_named
 
         return glyphs_named(str(source))
+    if _is_collage(source):
+        from lookalike.data.collage import collage_named
+
+        return collage_named(str(source) if root is None else f"{COMPOSED}:{root}", strict=strict, progress=progress)
     pictures = _read(source, None if root is None else Path(root).expanduser(), fewest_classes)
     if check:
         return verified(pictures, strict=strict, progress=progress)
@@ -73,10 +79,15 @@ def _read(source: str | Path, root: Path | None, fewest_classes: int) -> Picture
             f"{benchmark.name} needs its folder: write {benchmark.name}:FOLDER. "
             f"{benchmark.title} is offered at {benchmark.page}; nothing is downloaded"
         )
-    known_names = [*benchmarks.names(), DRAWN]
+    known_names = [*benchmarks.names(), DRAWN, COMPOSED]
     near = get_close_matches(str(source), known_names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"names that are known: {', '.join(known_names)}"
     raise ValueError(f"there is no folder, CSV or data set {str(source)!r}; {hint}")
+
+
+def _is_collage(source: str | Path) -> bool:
+    named = str(source).startswith((f"{COMPOSED}:", f"{COMPOSED}("))
+    return (named or str(source) == COMPOSED) and not Path(source).exists()
 
 
 def _check_folder(path: Path) -> Path:

@@ -211,9 +211,7 @@ def find(settings: Toy, bench: Bench) -> Findings:
                 "reproduced" if agrees else "not reproduced",
             )
         ],
-        figures={
-            "toy": (draw(features, is_object, weights, keep, smoothed(sharpness)), "Where the pooling weights go")
-        },
+        figures={"toy": (drawn, "Where the pooling weights go")},
         tables={"spread": _table(spreads)},
         numbers={
             "true_share": float(is_object.mean()),
