@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .PHONY: test demo clean
 
-test: .venv/installed
+test: .venv/installed .venv/browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -17,6 +17,12 @@ demo: .venv/installed
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch $@
+
+# The page is tested in a real browser. Where there is none and none can be installed, those tests are skipped, loudly.
+.venv/browser: .venv/installed
+	command -v chromium chromium-browser google-chrome || (apt-get update -qq && apt-get install -qq -y chromium) > /dev/null 2>&1 \
+		|| echo "there is no Chromium here and it cannot be installed: the tests of the page will be skipped"
 	touch $@
 
 clean:

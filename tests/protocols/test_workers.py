@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -41,6 +42,9 @@ def test_what_is_done_is_not_done_again_and_a_failure_does_not_stop_the_rest(
     assert sorted(cell["standing"] for cell in report["cells"]) == ["done", "done", "failed"]
     assert "keep" in next(iter(report["failed"].values()))
     assert "2 of 3 are done, 1 failed" in told.err
+    typed = (tmp_path / "a" / "commands.txt").read_text().splitlines()
+    assert len(typed) == 1
+    assert shlex.split(typed[0].split(": ", 1)[1])[1:] == [*words(tmp_path / "a", *poolings), "--json"]
     done = results(tmp_path / "a")
     assert set(done) == {"c2 + average 0 0", "c2 + gsp(num_prototypes=4) 0 0"}
     for result in done.values():

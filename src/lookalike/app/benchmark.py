@@ -1,8 +1,10 @@
 """``lookalike benchmark --poolings A,B --losses A,B --data A,B --protocol NAME --out DIR``"""
 
 import json
+import shlex
 import sys
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,7 @@ def run(argv: list[str]) -> int:
     if "--plan" in flags:
         print(_as_json(plan, now)) if "--json" in flags else None
         return 0
+    _remember(argv, options.out)
     end = work(
         plan.cells,
         options.out,
@@ -128,6 +131,16 @@ def _announce(plan: Any, now: Any) -> None:
     else:
         text += "; patience decides how many steps there are"
     _say(text)
+
+
+def _remember(argv: list[str], out: Path) -> None:
+    """What was typed, one line for each time and worker: appended at once, so that workers do not mix."""
+    from lookalike.protocols.code_version import code_version
+
+    out.mkdir(parents=True, exist_ok=True)
+    when = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    with (out / "commands.txt").open("a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"{when}, code {code_version()}: {shlex.join(['lookalike', 'benchmark', *argv])}\n")
 
 
 def _as_json(plan: Any, now: Any) -> str:
