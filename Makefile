@@ -21,7 +21,8 @@ demo: .venv/installed
 
 # The page is tested in a real browser. Where there is none and none can be installed, those tests are skipped, loudly.
 .venv/browser: .venv/installed
-	command -v chromium chromium-browser google-chrome || (apt-get update -qq && apt-get install -qq -y chromium) > /dev/null 2>&1 \
+	for name in chromium chromium-browser google-chrome; do command -v $$name && touch $@ && exit; done; \
+	(apt-get update -qq && apt-get install -qq -y chromium) > /dev/null 2>&1 \
 		|| echo "there is no Chromium here and it cannot be installed: the tests of the page will be skipped"
 	touch $@
 
