@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lookalike.files import replacing, write_text
+from lookalike.files import replacing, require_writable, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -79,3 +79,9 @@ def test_others_may_read_it_as_any_other_file(mask: int, tmp_path: Path) -> None
     finally:
         os.umask(before)
     assert (tmp_path / "a.txt").stat().st_mode == (tmp_path / "plain.txt").stat().st_mode
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here, which nobody can write to")
+def test_a_place_that_only_looks_writable() -> None:
+    with pytest.raises(ValueError, match="/proc/x/y cannot be written"):
+        require_writable(Path("/proc/x/y"))

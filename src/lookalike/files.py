@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
+from tempfile import TemporaryFile
 
 
 @contextmanager
@@ -39,6 +40,12 @@ def require_writable(path: Path) -> None:
         raise ValueError(f"{path} cannot be written: {there} is not a folder")
     if not os.access(there, os.W_OK):
         raise ValueError(f"{path} cannot be written: no permission in {there}")
+    if there.is_dir():
+        try:  # who may do everything still cannot write everywhere
+            with TemporaryFile(dir=there):
+                pass
+        except OSError as error:
+            raise ValueError(f"{path} cannot be written: {error.strerror} in {there}") from error
 
 
 def write_text(path: Path, text: str) -> None:
