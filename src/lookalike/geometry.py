@@ -1,7 +1,8 @@
-"""Points in the unit ball, and covering them by few centres.
+"""Points in the unit ball, covering them by few centres, and convex hulls in the plane.
 
 Greedy k-centre (Gonzalez, 1985): always add the point that is farthest from the centres so far. Its covering
-radius is at most twice the best possible one.
+radius is at most twice the best possible one. Hulls are Andrew's monotone chains, and two of them are intersected
+by cutting one along every edge of the other (Sutherland and Hodgman, 1974).
 """
 
 from typing import NamedTuple
@@ -73,6 +74,80 @@ def covering_radius(points: Tensor, centres: Tensor) -> Tensor:
     if centres.shape[-1] != points.shape[-1]:
         raise ValueError(f"centres must have {points.shape[-1]} dimensions as the points, got {tuple(centres.shape)}")
     return _nearest_distances(points, centres).amax(-1)
+
+
+def convex_hull(points: Tensor) -> Tensor:
+    """The corners of the smallest convex polygon around points of the plane (n, 2), counter-clockwise, in fp64.
+
+    Points on an edge are no corners; points that all lie on a line have two of them, and equal points one.
+
+    >>> convex_hull(torch.tensor([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [0.0, 2.0], [0.5, 0.5]])).tolist()
+    [[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]]
+    """
+    _check_points("points", points)
+    if points.shape[1:] != (2,):
+        raise ValueError(f"points must be of the plane, (n, 2), got {tuple(points.shape)}")
+    ordered = sorted(set(map(tuple, points.detach().double().tolist())))
+    if len(ordered) > 2:
+        ordered = _chain(ordered)[:-1] + _chain(ordered[::-1])[:-1]
+    return torch.tensor(ordered, dtype=torch.float64)
+
+
+def polygon_area(corners: Tensor) -> float:
+    """Of a polygon (k, 2) with its corners counter-clockwise; 0 for fewer than three.
+
+    >>> polygon_area(torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]]))
+    2.0
+    """
+    if len(corners) < 3:
+        return 0.0
+    x, y = (corners.double() - corners[0].double()).unbind(-1)  # small and far away, it would drown in rounding
+    return float((x * y.roll(-1) - y * x.roll(-1)).sum() / 2)
+
+
+def hull_intersection(one: Tensor, other: Tensor) -> Tensor:
+    """The corners (k, 2) of what two convex polygons have in common, perhaps none; both counter-clockwise.
+
+    Polygons with fewer than three corners have no inside, and nothing in common with anything.
+    """
+    if len(one) < 3 or len(other) < 3:
+        return torch.zeros(0, 2, dtype=torch.float64)
+    kept = [(x, y) for x, y in one.tolist()]
+    corners = [(x, y) for x, y in other.tolist()]
+    for start, end in zip(corners, corners[1:] + corners[:1], strict=True):
+        kept = _left_of(start, end, kept)
+    return torch.tensor(kept, dtype=torch.float64).reshape(-1, 2)
+
+
+def _chain(ordered: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    """One side of a hull: of points in order, those at which it turns left."""
+    chain: list[tuple[float, ...]] = []
+    for point in ordered:
+        while len(chain) > 1 and _turn(chain[-2], chain[-1], point) <= 0:
+            chain.pop()
+        chain.append(point)
+    return chain
+
+
+def _left_of(
+    start: tuple[float, float], end: tuple[float, float], polygon: list[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """What remains of a polygon to the left of a line."""
+    sides = [_turn(start, end, corner) for corner in polygon]
+    kept = []
+    for i, (corner, side) in enumerate(zip(polygon, sides, strict=True)):
+        before, last = polygon[i - 1], sides[i - 1]
+        if (last < 0 < side) or (side < 0 < last):
+            share = last / (last - side)
+            kept.append((before[0] + share * (corner[0] - before[0]), before[1] + share * (corner[1] - before[1])))
+        if side >= 0:
+            kept.append(corner)
+    return kept
+
+
+def _turn(a: tuple[float, ...], b: tuple[float, ...], c: tuple[float, ...]) -> float:
+    """Above 0 if the way from a through b to c turns left."""
+    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
 
 
 def _nearest_distances(points: Tensor, centres: Tensor) -> Tensor:

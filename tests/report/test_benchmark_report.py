@@ -87,10 +87,11 @@ def test_relative_changes(folder: Path) -> None:
     assert bars["c2"]["max"] == pytest.approx((-10.0, 0.0, False))  # of the one pair, whose baseline is 0.2
     plot = relative_changes(part, "MAP@R")
     assert plot is not None
-    assert sorted(bar.get_height() for bar in plot.axes[0].patches) == pytest.approx(
-        sorted(bar.change for of in bars.values() for bar in of.values())
-    )
-    assert [tick.get_text() for tick in plot.axes[0].get_xticklabels()] == ["c2", "ms"]
+    [axes] = plot.axes
+    names = {tick: label.get_text() for tick, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)}
+    drawn = [(names[bar.get_y() + bar.get_height() / 2], bar.get_width()) for bar in axes.patches]
+    assert drawn == [(label, pytest.approx(bar.change)) for of in bars.values() for label, bar in of.items()]
+    assert list(names.values()) == ["c2", *bars["c2"], "ms", *bars["ms"]]
     assert look.as_bytes(plot, "svg").startswith(b"<?xml")
 
 

@@ -1,4 +1,4 @@
-"""The command: ``lookalike train | evaluate | embed | datasets | benchmark | report | tune | study | demo``.
+"""The command: ``lookalike train | evaluate | embed | index | search | serve | ...``.
 
 Exit codes: 0 done; 1 failed, also for data that are there but broken; 2 bad usage; 128 + n stopped by signal n. Results
 go to stdout, everything else to stderr.
@@ -18,6 +18,10 @@ COMMANDS = {
     "train": "learn an embedding from labelled pictures",
     "evaluate": "measure a trained model on pictures",
     "embed": "write the vectors of pictures to a file",
+    "index": "make a folder of pictures searchable, or bring its index up to date",
+    "search": "find the pictures of an index that look like one",
+    "serve": "search an index in a browser, and over HTTP",
+    "export": "a trained model for other programs: ONNX, torch.export, a folder to share",
     "datasets": "list the benchmarks, or check a folder",
     "benchmark": "train and test many combinations under one protocol",
     "report": "make the table of a benchmark",

@@ -64,7 +64,7 @@ def _name(option: str) -> str:
 def _placed(message: str, from_files: dict[str, tuple[Path, Any]], words: Sequence[str]) -> str:
     """The message with the file before it, if the setting that it begins with comes from one."""
     name = re.split(r"[ .:]", message, maxsplit=1)[0]
-    on_line = {_name(word).removeprefix("no_").split(".")[0] for word in words if word.startswith("--")}
+    on_line = {_name(word).removeprefix("no_").split(".")[0] for word in words if word.startswith("-")}
     return f"{from_files[name][0]}: {message}" if name in from_files and name not in on_line else message
 
 
@@ -119,7 +119,8 @@ def _parser(
             parser.add_argument(option, action=ActionYesNo(no_prefix="no-"), default=default, help=explanation)
         else:
             option = f"--{entry.name.replace('_', '-')}"
-            parser.add_argument(option, type=types[entry.name], default=default, help=explanation)
+            short = [f"-{entry.name}"] if len(entry.name) == 1 else []  # -k 10, as people write it
+            parser.add_argument(*short, option, type=types[entry.name], default=default, help=explanation)
     return parser
 
 

@@ -1,10 +1,13 @@
 """The report of a benchmark as a page, as text for a terminal, and as LaTeX."""
 
+from collections.abc import Mapping
+
 from lookalike.protocols.results import differing, shared_settings
 from lookalike.report import look, page
 from lookalike.report.benchmark import Part, Report, reads_best
 from lookalike.report.benchmark_plot import relative_changes
 from lookalike.report.benchmark_tables import costs_table, figures_table
+from lookalike.report.tables import NOTHING
 
 HOW_TO_READ = """Figures are of the test classes, in percent, as mean ± standard deviation over all combinations of one
 repeat per fold (with a single fold: over repeats); combinations share models, so the deviation is not an error of the
@@ -14,7 +17,7 @@ they are rather too small. Published numbers name their table of the thesis; its
 
 
 def as_html(report: Report) -> str:
-    parts = [page.paragraph(f"{_counted(report)} from {report.folder}", faint=True)]
+    parts = [page.paragraph(f"{_counted(report)}, from {report.folder}", faint=True)]
     if len(report.parts) > 1:
         parts.append(page.contents({f"part-{n}": part.title for n, part in enumerate(report.parts)}))
     parts.append(page.paragraph(" ".join(HOW_TO_READ.split())))
@@ -77,18 +80,20 @@ def _part(part: Part, report: Report) -> list[str]:
             "This protocol reports the best repeat by what steered it, which is the test set itself: figures flatter."
         )
         pieces.append(page.paragraph(words, faint=True))
-    pieces.append(figures_table(part, report.metrics).html())
+    pieces.append(figures_table(part, report.metrics).html(titled=False))
     drawn = relative_changes(part, metric)
     if drawn is not None:
         caption = f"Change of {metric} against the baseline, in % of it. Whiskers: one standard deviation over pairs."
         caption += " Pale: models are missing."
         pieces.append(page.picture(look.as_bytes(drawn, "svg"), "svg", _said(part, metric), caption))
-    pieces += [page.heading("Costs", 3), costs_table(part).html()]
+    pieces += [page.heading("Costs", 3), costs_table(part).html(titled=False)]
     if part.section.failed:
         pieces += [page.heading("Failed", 3), page.listing(failures(part))]
     if part.section.unfinished:
         names = sorted({about.title for about in part.section.unfinished})
-        words = f"{len(part.section.unfinished)} models were begun and are not done: {', '.join(names)}."
+        count = len(part.section.unfinished)
+        begun = "1 model was begun and is" if count == 1 else f"{count} models were begun and are"
+        words = f"{begun} not done: {', '.join(names)}."
         pieces.append(page.paragraph(words))
     pieces += [page.heading("What was run", 3), page.code(command_of(part, report))]
     return [*pieces, page.pairs(_versions(part)), page.heading("Settings that all models share", 3), *_settings(part)]
@@ -146,4 +151,15 @@ def _counted(report: Report) -> str:
 
 
 def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else "–" if value is None else str(value)  # noqa: RUF001
+    """As it would be typed.
+
+    >>> _plain({"keep": 0.3, "init": None}), _plain([0.9, 0.999]), _plain(True), _plain({})
+    ('keep=0.3, init=–', '0.9, 0.999', 'true', '–')
+    """  # noqa: RUF002 - a dash
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={_plain(each)}" for name, each in value.items()) or NOTHING
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_plain, value)) or NOTHING
+    if value is None:
+        return NOTHING
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)

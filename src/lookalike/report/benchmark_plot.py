@@ -10,7 +10,9 @@ from lookalike.report.look import INK, figure, look, styles
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDEST = 0.8  # of a group of bars, where groups are 1 apart
+THICKNESS = 0.72  # of a bar, where bars are 1 apart
+GROUP = 1.5  # between the last bar of a loss and the name of the next
+PITCH = 0.27  # inches from bar to bar
 
 
 def label_of(entry: Entry) -> str:
@@ -38,43 +40,46 @@ def bars_of(part: Part) -> dict[str, dict[str, Bar]]:
 
 
 def relative_changes(part: Part, metric: str) -> Figure | None:
-    """Bars with whiskers of one std over the pairs, pale where models are missing; None if nothing can be compared."""
-    from matplotlib.patches import Patch
+    """Bars with whiskers of one std over the pairs, pale where models are missing; None if nothing can be compared.
 
+    They lie, each with its name beside it: so there is room for long names, and no legend to be searched.
+    """
     bars = bars_of(part)
-    labels = list(dict.fromkeys(label for of in bars.values() for label in of))
-    if not labels:
+    if not bars:
         return None
-    chosen = styles(labels)
-    width = min(0.22, WIDEST / len(labels))
-    legend_rows = -(-len(labels) // 3)
+    chosen = styles(dict.fromkeys(label for of in bars.values() for label in of))
+    names: dict[float, str] = {}
+    place = 0.0
     with look():
-        inches = max(6.0, 1.6 + len(bars) * max(1.2, 0.42 * len(labels)))
-        drawn, [axes] = figure(min(inches, 16.0), 3.8 + 0.24 * legend_rows)
-        for n, label in enumerate(labels):
-            places = [i for i, of in enumerate(bars.values()) if label in of]
-            values = [of[label] for of in bars.values() if label in of]
-            shift = (n - (len(labels) - 1) / 2) * width
-            patches = axes.bar(
-                [place + shift for place in places],
-                [bar.change for bar in values],
-                0.92 * width,
-                color=chosen[label].colour,
-                hatch=chosen[label].hatch,
-                edgecolor=INK,
-                linewidth=0.7,
-                yerr=[bar.spread for bar in values] if any(bar.spread for bar in values) else None,
-                error_kw={"elinewidth": 1, "capsize": 3, "ecolor": INK},
-            )
-            for patch, bar in zip(patches, values, strict=True):
-                if not bar.is_complete:
-                    patch.set(linestyle="--", alpha=0.5)
-        axes.axhline(0, color=INK, linewidth=1)
-        tilt = {"rotation": 20, "ha": "right"} if max(map(len, bars)) > 16 and len(bars) > 3 else {}
-        axes.set_xticks(range(len(bars)), list(bars), **tilt)
-        axes.tick_params(axis="x", length=0)
-        axes.set_xlim(-0.6, len(bars) - 0.4)
-        axes.set_ylabel(f"change of {metric}, % of baseline")
-        keys = [Patch(fc=each.colour, ec=INK, hatch=each.hatch, lw=0.7, label=name) for name, each in chosen.items()]
-        drawn.legend(handles=keys, loc="outside lower center", ncols=min(3, len(labels)))
+        count = sum(map(len, bars.values()))
+        drawn, [axes] = figure(8.5, min(1.1 + PITCH * (count + GROUP * len(bars)), 60.0))
+        for loss, of in bars.items():
+            names[place] = loss
+            for label, bar in of.items():
+                place += 1
+                names[place] = label
+                axes.barh(
+                    place,
+                    bar.change,
+                    THICKNESS,
+                    color=chosen[label].colour,
+                    hatch=chosen[label].hatch,
+                    edgecolor=INK,
+                    linewidth=0.7,
+                    xerr=bar.spread or None,
+                    error_kw={"elinewidth": 1, "capsize": 3, "ecolor": INK},
+                    **({} if bar.is_complete else {"linestyle": "--", "alpha": 0.5}),
+                )
+            place += GROUP
+        axes.axvline(0, color=INK, linewidth=1)
+        axes.grid(visible=False, axis="y")
+        axes.grid(visible=True, axis="x")
+        axes.set_yticks(list(names), list(names.values()))
+        for tick in axes.get_yticklabels():
+            tick.set_fontweight("bold" if tick.get_text() in bars else "normal")
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.set_ylim(place - GROUP + 0.6, -0.6)
+        axes.margins(x=0.08)
+        axes.set_xlabel(f"change of {metric}, % of baseline")
     return drawn

@@ -134,7 +134,10 @@ def notes(part: Part) -> list[str]:
     for entry in entries:
         if entry.row.mixed:
             mixed.setdefault(entry.row.mixed, []).append(entry.row.title)
-    said += [f"The models of a row differ in {', '.join(names)}: {', '.join(rows)}." for names, rows in mixed.items()]
+    several = sum(len(entry.row.results) > 1 for entry in entries)
+    for names, rows in mixed.items():
+        where = "in every row" if len(rows) == several > 2 else ", ".join(rows)
+        said.append(f"The models of a row differ in {', '.join(names)}: {where}.")
     reasons: dict[str, list[str]] = {}
     for entry in entries:
         if entry.against is not None and entry.against.reason:

@@ -16,6 +16,7 @@ STYLE = """
 * { box-sizing: border-box }
 body { margin: 0 auto; max-width: 86rem; padding: 2rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif }
+h1, h2, h3, p, li { overflow-wrap: break-word }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem }
 h2 { font-size: 1.25rem; margin: 2.8rem 0 .4rem; padding-top: .8rem; border-top: 1px solid var(--rule) }
 h3 { font-size: 1.02rem; margin: 1.6rem 0 .3rem }
@@ -26,8 +27,9 @@ a { color: inherit }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums }
 caption { text-align: left; color: var(--faint); padding-bottom: .3rem }
 th, td { padding: .28rem .7rem; white-space: nowrap }
-thead th { vertical-align: bottom; border-bottom: 1px solid var(--ink) }
-th { font-weight: 600 } tbody th { font-weight: 400 }
+thead th { vertical-align: bottom; border-bottom: 1px solid var(--ink); white-space: normal; min-width: 4.5rem }
+th { font-weight: 600 } tbody th { font-weight: 400; white-space: normal; min-width: 8rem }
+tbody th, thead th:first-child { position: sticky; left: 0; background: var(--paper) }
 th:first-child, td:first-child { padding-left: .2rem }
 .left { text-align: left } .right { text-align: right }
 tbody + tbody tr:first-child > * { border-top: 1px solid var(--rule) }
@@ -39,6 +41,11 @@ dt { color: var(--faint) } dd { margin: 0; overflow-wrap: anywhere }
 figure { margin: 1rem 0; max-width: 62rem } figcaption { color: var(--faint); font-size: .88rem }
 figure img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; display: block; margin-bottom: .4rem }
 pre { background: var(--band); padding: .6rem .8rem; overflow-x: auto; font-size: .85rem; border-radius: 4px }
+@media (max-width: 40rem) {
+  body { padding: 1.2rem .9rem 3rem } th, td { padding: .28rem .45rem }
+  figure { overflow-x: auto } figure img { max-width: none; width: 40rem }
+  figcaption { position: sticky; left: 0; max-width: calc(100vw - 1.8rem) }
+}
 @media print {
   :root { --ink: #000; --paper: #fff; --faint: #444; --rule: #aaa; --band: #fff }
   body { max-width: none; padding: 0; font-size: 10pt } nav { display: none }

@@ -121,7 +121,8 @@ class Table:
         lines += ["\\bottomrule", "\\end{tabular}"]
         return "\n".join([*lines, *(f"% {' '.join(note.split())}" for note in self.notes)]) + "\n"
 
-    def html(self) -> str:
+    def html(self, *, titled: bool = True) -> str:
+        """With the title above it, unless a heading has said it."""
         head = "".join(f'<th scope="col" class="{c.align}">{escape(c.title)}</th>' for c in self.columns)
         bodies: list[str] = []
         for n, (line, places) in enumerate(zip(self.lines, self.places(), strict=True)):
@@ -134,7 +135,7 @@ class Table:
                 tag = 'th scope="row"' if i == 0 else "td"
                 cells.append(f'<{tag} class="{self.columns[i].align}"{hint}>{word}</{tag.split()[0]}>')
             bodies[-1] += f"<tr>{''.join(cells)}</tr>\n"
-        caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
+        caption = f"<caption>{escape(self.title)}</caption>" if self.title and titled else ""
         body = "".join(f"<tbody>\n{rows}</tbody>" for rows in bodies)
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         listed = f'<ul class="notes">{notes}</ul>' if notes else ""

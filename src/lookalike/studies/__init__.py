@@ -9,6 +9,10 @@ if TYPE_CHECKING:
 # By name, the file that has it; in the order in which the papers' story is told.
 STUDIES = {
     "toy": "toy",
+    "ccp-geometry": "ccp_geometry",
+    "centres": "centres",
+    "effects": "effects",
+    "localisation": "localisation",
 }
 
 
