@@ -127,3 +127,14 @@ def test_the_parts_of_a_fold_and_of_the_customary_way(letters: Pictures) -> None
     assert steered.split("validation").names == steered.split("test").names == whole.split("test").names
     assert steered.split("train").names == whole.split("train").names
     assert len({fingerprint_of(parts) for parts in (whole, fold, steered, with_fold(whole, 2, 4))}) == 4
+
+
+def test_where_every_tested_class_is_trained_on_the_data_s_own_validation_stays(letters: Pictures) -> None:
+    splits = np.array(["train", "validation", "test"] * len(letters.classes))  # of the three pictures of each class
+    kinds = with_test_classes(replace(letters, splits=splits))
+    assert (kinds.splits == splits).all()
+    assert (with_fold(kinds, 1, 4).splits == splits).all()
+    steered = steered_by_test(kinds)
+    assert steered.splits is not None
+    assert (steered.splits == "train").sum() == 2 * len(letters.classes)
+    assert (steered.splits == "validation").sum() == (splits == "test").sum()

@@ -79,6 +79,16 @@ def test_notes_say_what_a_reader_must_know(folder: Path) -> None:
     assert f"Beside these rows there is {NONE}." in notes
 
 
+@pytest.mark.parametrize("but", ["", "gsp"])
+def test_settings_that_differ_within_rows_are_said_once(tmp_path: Path, but: str) -> None:
+    for pooling, repeat in product(("average", "gsp", "max"), range(2)):
+        rate = 1e-3 if pooling == but else 1e-3 * (1 + repeat)
+        write_result(tmp_path, 0.2, 0, repeat, pooling=pooling, settings={"lr": rate})
+    [part] = assemble(tmp_path).parts
+    where = "c2 + average, c2 + max" if but else "in every row"
+    assert f"The models of a row differ in lr: {where}." in figures_table(part, ("MAP@R", "P@1")).notes
+
+
 def test_relative_changes(folder: Path) -> None:
     [part] = assemble(folder).parts
     bars = bars_of(part)

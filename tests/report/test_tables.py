@@ -95,6 +95,18 @@ def test_html() -> None:
     assert 'title="&quot;quoted&quot; &lt;b&gt;"' in hinted
 
 
+def test_a_page_says_the_title_unless_a_heading_has_said_it() -> None:
+    table = Table([Column("MAP@R 128-D, %")], [Line([number(1.0)])], title="Costs & more")
+    assert "<caption>Costs &amp; more</caption>" in table.html()
+    assert "caption" not in table.html(titled=False)
+    assert '>MAP@R <span class="word">128-D,</span> %</th>' in table.html()
+
+
+def test_a_negative_number_has_a_minus_in_latex() -> None:
+    table = Table([Column("a-b"), Column("n")], [Line([words("-x"), number(-0.5, 0.25)])])
+    assert "-x & $-$0.50 $\\pm$ 0.25 \\\\" in table.latex()
+
+
 def test_numbers() -> None:
     assert number(-0.001).text == "0.00"
     assert number(0.5, sign=True).text == "+0.50"

@@ -13,7 +13,9 @@ from lookalike.training.prepare import fingerprint
 def with_test_classes(pictures: Pictures) -> Pictures:
     """Pictures with the splits "train" and "test": their own, or the first and the last half of their classes.
 
-    The official validation pictures of a data set belong to training here: a protocol holds out classes of its own.
+    The official validation pictures of a data set belong to training here: a protocol holds out classes of its own. But
+    where all test classes are trained on too (other kinds of the same, as in the collage), none can be held out without
+    changing what is learnt: then the data's own validation pictures stay what they are, for every fold.
     """
     if pictures.splits is not None:
         for name in ("train", "test"):
@@ -21,6 +23,9 @@ def with_test_classes(pictures: Pictures) -> Pictures:
                 raise ValueError(
                     f"{pictures.name} has splits but no {name!r}: a table needs pictures to train and test on"
                 )
+        trained_on = set(pictures.split("train").classes)
+        if "validation" in pictures.splits and trained_on.issuperset(pictures.split("test").classes):
+            return pictures
         return replace(pictures, splits=_words(np.where(pictures.splits == "test", "test", "train")))
     if len(pictures.classes) < 4:
         raise ValueError(
@@ -33,6 +38,8 @@ def with_test_classes(pictures: Pictures) -> Pictures:
 def with_fold(pictures: Pictures, fold: int, folds: int) -> Pictures:
     """Of pictures with test classes: the ``fold``-th of ``folds`` contiguous ranges of training classes validates."""
     assert pictures.splits is not None
+    if "validation" in pictures.splits:
+        return pictures  # see with_test_classes
     train = pictures.split("train")
     held_out = set(class_folds(train, folds)[fold][1].names)
     validates = np.fromiter((name in held_out for name in pictures.names), dtype=bool, count=len(pictures))
@@ -45,7 +52,8 @@ def steered_by_test(pictures: Pictures) -> Pictures:
     assert pictures.splits is not None
     test = np.flatnonzero(pictures.splits == "test")
     both = pictures.take(np.concatenate([np.arange(len(pictures)), test]))
-    splits = np.concatenate([pictures.splits, np.full(len(test), "validation")])
+    own = np.where(pictures.splits == "test", "test", "train")
+    splits = np.concatenate([own, np.full(len(test), "validation")])
     return replace(both, splits=_words(splits))
 
 

@@ -155,7 +155,7 @@ def _plain(value: object) -> str:
 
     >>> _plain({"keep": 0.3, "init": None}), _plain([0.9, 0.999]), _plain(True), _plain({})
     ('keep=0.3, init=–', '0.9, 0.999', 'true', '–')
-    """  # noqa: RUF002 - a dash
+    """
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={_plain(each)}" for name, each in value.items()) or NOTHING
     if isinstance(value, (list, tuple)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
 from lookalike.report.benchmark import Entry, Part
@@ -12,7 +13,9 @@ if TYPE_CHECKING:
 
 THICKNESS = 0.72  # of a bar, where bars are 1 apart
 GROUP = 1.5  # between the last bar of a loss and the name of the next
-PITCH = 0.27  # inches from bar to bar
+PITCH = 0.27  # inches from bar to bar, and for each further line of the longest name
+LINE = 0.09
+LONGEST = 32  # letters in a line of a name
 
 
 def label_of(entry: Entry) -> str:
@@ -51,13 +54,15 @@ def relative_changes(part: Part, metric: str) -> Figure | None:
     names: dict[float, str] = {}
     place = 0.0
     with look():
-        count = sum(map(len, bars.values()))
-        drawn, [axes] = figure(8.5, min(1.1 + PITCH * (count + GROUP * len(bars)), 60.0))
+        lines = max(_wrapped(label).count("\n") for label in chosen)
+        pitch = PITCH + LINE * lines
+        count = sum(map(len, bars.values())) + GROUP * len(bars)
+        drawn, [axes] = figure(8.5, min(1.0 + pitch * count, 60.0))
         for loss, of in bars.items():
             names[place] = loss
             for label, bar in of.items():
                 place += 1
-                names[place] = label
+                names[place] = _wrapped(label)
                 axes.barh(
                     place,
                     bar.change,
@@ -76,10 +81,14 @@ def relative_changes(part: Part, metric: str) -> Figure | None:
         axes.grid(visible=True, axis="x")
         axes.set_yticks(list(names), list(names.values()))
         for tick in axes.get_yticklabels():
-            tick.set_fontweight("bold" if tick.get_text() in bars else "normal")
+            tick.set(fontweight="bold" if tick.get_text() in bars else "normal", fontsize=11 if lines == 0 else 9.5)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.set_ylim(place - GROUP + 0.6, -0.6)
         axes.margins(x=0.08)
         axes.set_xlabel(f"change of {metric}, % of baseline")
     return drawn
+
+
+def _wrapped(name: str) -> str:
+    return fill(name, LONGEST, break_long_words=False, break_on_hyphens=False)

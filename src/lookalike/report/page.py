@@ -29,6 +29,7 @@ caption { text-align: left; color: var(--faint); padding-bottom: .3rem }
 th, td { padding: .28rem .7rem; white-space: nowrap }
 thead th { vertical-align: bottom; border-bottom: 1px solid var(--ink); white-space: normal; min-width: 4.5rem }
 th { font-weight: 600 } tbody th { font-weight: 400; white-space: normal; min-width: 8rem }
+.word { white-space: nowrap }
 tbody th, thead th:first-child { position: sticky; left: 0; background: var(--paper) }
 th:first-child, td:first-child { padding-left: .2rem }
 .left { text-align: left } .right { text-align: right }
@@ -43,7 +44,7 @@ figure img { max-width: 100%; height: auto; background: #fff; border-radius: 4px
 pre { background: var(--band); padding: .6rem .8rem; overflow-x: auto; font-size: .85rem; border-radius: 4px }
 @media (max-width: 40rem) {
   body { padding: 1.2rem .9rem 3rem } th, td { padding: .28rem .45rem }
-  figure { overflow-x: auto } figure img { max-width: none; width: 40rem }
+  figure { overflow-x: auto } figure img { max-width: none; width: 36rem }
   figcaption { position: sticky; left: 0; max-width: calc(100vw - 1.8rem) }
 }
 @media print {

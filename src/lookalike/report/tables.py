@@ -115,7 +115,7 @@ class Table:
         for n, (line, places) in enumerate(zip(self.lines, self.places(), strict=True)):
             if n and line.group != self.lines[n - 1].group:
                 lines.append("\\midrule")
-            words = [(latex_escape(entry.text), place) for entry, place in zip(line.entries, places, strict=True)]
+            words = [(_latex_entry(entry), place) for entry, place in zip(line.entries, places, strict=True)]
             styled = (("{}", "\\textbf{{{}}}", "\\underline{{{}}}")[place].format(word) for word, place in words)
             lines.append(_latex_row(styled))
         lines += ["\\bottomrule", "\\end{tabular}"]
@@ -123,7 +123,7 @@ class Table:
 
     def html(self, *, titled: bool = True) -> str:
         """With the title above it, unless a heading has said it."""
-        head = "".join(f'<th scope="col" class="{c.align}">{escape(c.title)}</th>' for c in self.columns)
+        head = "".join(f'<th scope="col" class="{c.align}">{_unbroken(c.title)}</th>' for c in self.columns)
         bodies: list[str] = []
         for n, (line, places) in enumerate(zip(self.lines, self.places(), strict=True)):
             if n == 0 or line.group != self.lines[n - 1].group:
@@ -181,8 +181,20 @@ def latex_escape(text: str) -> str:
     return re.sub("|".join(map(re.escape, _LATEX)), lambda found: _LATEX[found[0]], text)
 
 
+def _latex_entry(entry: Entry) -> str:
+    word = latex_escape(entry.text)
+    is_negative = entry.value is not None and word.startswith("-")
+    return f"$-${word[1:]}" if is_negative else word  # a hyphen is shorter than a minus
+
+
 def _latex_row(cells: Iterable[str]) -> str:
     return " & ".join(cells) + r" \\"
+
+
+def _unbroken(title: str) -> str:
+    """For a page, where lines would break at a hyphen: "128-D" stays one word."""
+    pieces = (escape(word) for word in title.split(" "))
+    return " ".join(f'<span class="word">{word}</span>' if "-" in word else word for word in pieces)
 
 
 def _machine(value: float | None) -> str:
