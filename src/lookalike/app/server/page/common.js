@@ -1,0 +1,26 @@
+// What every part of the page uses.
+
+export const $ = (id) => document.getElementById(id);
+
+/** What is searched for, and what was found.
+ *
+ * A query is { id, label, name } of the collection, or { picture, name, address }: a file, and where it is to be seen.
+ * A crop is { left, top, width, height } in fractions. label: null for all of them, "" for pictures without one.
+ */
+export const state = { query: null, crop: null, label: null, k: 12, weights: false, hits: [], labels: [], card: null };
+
+export const MOST = 200; // results that the server gives
+const USUAL = 12;
+export const toCount = (text) => Math.min(MOST, Math.max(1, Math.round(Number(text)) || USUAL));
+
+/** An element with properties; texts among its children stay texts. */
+export function element(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+export const labelOf = ({ label }) => label || "no label";
+export const distanceOf = ({ distance }) => distance.toFixed(3);
+export const number = (value) => (typeof value === "number" ? value.toLocaleString("en") : value);
+export const plural = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
