@@ -1,0 +1,191 @@
+"""The index as the server uses it: what each request asks of it, as plain calls that block and belong into threads.
+
+Reads go on beside each other; changes come one after the other, so that two uploads of one file agree on who created
+it, and a deletion never takes a file that an addition has just written.
+"""
+
+import os
+from hashlib import blake2b
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from lookalike.app.server.batching import Vector
+from lookalike.app.server.errors import ApiError, busy, invalid
+from lookalike.app.server.limits import MOST_POINTS
+from lookalike.app.server.projection import plane
+from lookalike.app.server.schemas import Map, Point
+from lookalike.data.pictures import UnreadablePicture
+from lookalike.data.reading import read_picture
+from lookalike.files import replacing
+from lookalike.retrieval import rerank
+from lookalike.retrieval.index import where as filters
+from lookalike.retrieval.index.base import Index
+from lookalike.retrieval.index.home import IndexInUse
+from lookalike.retrieval.index.items import Hit, Item, check_items
+
+UPLOADS = "uploads"
+EXPANSION = 5  # neighbours that a query is averaged with
+ALPHA = 3.0
+SEED = 0
+ATTEMPTS = 5  # at a map, while items are being deleted
+
+
+class Collection:
+    def __init__(self, idx: Index) -> None:
+        self.idx = idx
+        self._changing = Lock()
+        self._mapping = Lock()
+        self._map: tuple[Any, Map] | None = None
+        self._changes = 0
+
+    def get(self, known: str) -> Item:
+        item = self.idx.get([known])[0]
+        if item is None:
+            raise ApiError(404, "not_found", "there is no item with this id")
+        return item
+
+    def vector(self, known: str) -> Vector:
+        self.get(known)
+        try:
+            vector: Vector = self.idx.vectors([known])[0]
+        except KeyError:  # deleted in between
+            raise ApiError(404, "not_found", "there is no item with this id") from None
+        return vector
+
+    def search(self, vector: Vector, k: int, where: str | None, *, expand: bool, without: str | None) -> list[Hit]:
+        """The k nearest; never the item ``without``."""
+        if expand:
+            vector = self._expanded(vector, where)
+        wanted = k + (without is not None)
+        hits = self.idx.search(vector[None], wanted, where=where)[0]
+        return [hit for hit in hits if hit.item.id != without][:k]
+
+    def _expanded(self, vector: Vector, where: str | None) -> Vector:
+        """Alpha query expansion: the query moved towards its nearest neighbours."""
+        found = self.idx.search(vector[None], EXPANSION, where=where)[0]
+        if not found:
+            return vector
+        try:
+            references = self.idx.vectors([hit.item.id for hit in found])
+        except KeyError:  # one was deleted in between
+            return vector
+        near = np.arange(len(references))[None]
+        moved: Vector = rerank.alpha_query_expansion(
+            vector[None], references, near, alpha=ALPHA, n=EXPANSION, distance=self.idx.distance
+        )[0]
+        return moved
+
+    def add(self, data: bytes, jpeg: bytes, vector: Vector, label: str, metadata: dict[str, Any]) -> tuple[str, bool]:
+        """Kept for good when this returns: first the picture, then its entry, which is what counts."""
+        known = upload_id(data)
+        item = Item(known, "", label, metadata)
+        file = self._upload(known)
+        with self._changing:
+            with replacing(file) as unfinished:
+                unfinished.write_bytes(jpeg)
+            _flush_folder(file.parent)
+            try:
+                created = self.idx.add([item], vector[None]) == 1
+            except IndexInUse:
+                if self.idx.get([known])[0] is None:
+                    file.unlink(missing_ok=True)
+                raise
+            self._changes += 1
+        return known, created
+
+    def delete(self, known: str) -> None:
+        """The entry, and the picture if it was uploaded; never a file that was indexed where it lies."""
+        with self._changing:
+            item = self.get(known)
+            self.idx.delete([known])
+            if not item.path:
+                self._upload(known).unlink(missing_ok=True)
+            self._changes += 1
+
+    def picture(self, item: Item, *, at_least: int | None) -> Image.Image:
+        """What the file of an indexed item holds now; 410 where it is no picture any more."""
+        try:
+            return read_picture(self._file(item), at_least=at_least)
+        except UnreadablePicture:
+            raise ApiError(410, "gone", "the picture of this item is no longer there, or cannot be read") from None
+
+    def stamp(self, item: Item) -> str:
+        """Changes when the file changes."""
+        try:
+            status = self._file(item).stat()
+        except OSError:
+            raise ApiError(410, "gone", "the picture of this item is no longer there, or cannot be read") from None
+        return blake2b(f"{item.id} {status.st_mtime_ns} {status.st_size}".encode(), digest_size=12).hexdigest()
+
+    def map(self) -> Map:
+        """Computed once, and again when the collection has changed."""
+        with self._mapping:
+            state = (self._changes, self.idx.count())
+            if self._map is None or self._map[0] != state:
+                self._map = (state, self._draw())
+            return self._map[1]
+
+    def _draw(self) -> Map:
+        for _ in range(ATTEMPTS):
+            items = self.idx.items()
+            sampled = len(items) > MOST_POINTS
+            if sampled:
+                chosen = np.random.default_rng(SEED).choice(len(items), MOST_POINTS, replace=False)
+                items = [items[i] for i in np.sort(chosen)]
+            try:
+                places = plane(self.idx.vectors([item.id for item in items]))
+            except KeyError:  # one was deleted in between
+                continue
+            points = [
+                Point(id=item.id, x=float(x), y=float(y), label=item.label)
+                for item, (x, y) in zip(items, places, strict=True)
+            ]
+            return Map(points=points, sampled=sampled)
+        raise busy("the collection is changing")
+
+    def _file(self, item: Item) -> Path:
+        return item.file if item.path else self._upload(item.id)
+
+    def _upload(self, known: str) -> Path:
+        return self.idx.path / UPLOADS / f"{known}.jpg"
+
+
+def upload_id(data: bytes) -> str:
+    """The same for the same file, whoever sends it."""
+    return blake2b(data, digest_size=16, person=b"upload").hexdigest()
+
+
+def check_where(text: str | None) -> str | None:
+    """A filter that may be asked for: paths stay here, and comparing with them would tell them letter by letter."""
+    if text is None or not text.strip():
+        return None
+    try:
+        conditions = filters.parse(text)
+    except ValueError as error:
+        raise invalid(f"where: {error}") from None
+    if any(condition.key == "path" for condition in conditions):
+        raise invalid("where: paths are not shown, so they cannot be asked for; use label, id or metadata")
+    return text
+
+
+def check_entry(label: str, metadata: dict[str, Any]) -> None:
+    try:
+        check_items([Item("0", "", label, metadata)])
+    except (TypeError, ValueError) as error:
+        raise invalid(str(error).replace(" of item 0", "")) from None
+
+
+def _flush_folder(folder: Path) -> None:
+    """A new name in a folder outlives a power cut only once the folder itself is on the disk."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows opens no folders
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
