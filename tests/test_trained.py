@@ -16,6 +16,7 @@ from lookalike.data.pictures import UnreadablePicture
 from lookalike.data.transforms import evaluation_transform
 from lookalike.input_spec import InputSpec
 from lookalike.models import Backbone, Embedder, create_backbone, save_model
+from lookalike.preparing import Preparation
 from lookalike.trained import TrainedModel, load
 from lookalike.weight_maps import Box, evaluation_box, spread
 
@@ -141,6 +142,17 @@ def test_an_unreadable_file_is_named(batch_size: int, model: TrainedModel, files
 def test_what_is_no_picture(picture: Any, model: TrainedModel) -> None:
     with pytest.raises(TypeError, match=r"^a picture must be a path, a PIL image or an array of uint8, .*, got "):
         model.embed([picture])
+
+
+@pytest.mark.parametrize("bgr255", [False, True])
+def test_a_batch_is_prepared_as_each_picture_would_be(bgr255: bool) -> None:
+    spec = InputSpec(size=20, resize=26, bgr255=bgr255, mean=(0.1, 0.2, 0.3), std=(0.4, 0.7, 0.9))
+    chance = np.random.default_rng(0)
+    images = [Image.fromarray(chance.integers(0, 256, (*shape, 3), np.uint8)) for shape in ((30, 40), (90, 21))]
+    preparation = Preparation(spec)
+    numbers = preparation.numbers(torch.from_numpy(np.stack([preparation.crop(image) for image in images])))
+    assert torch.equal(numbers, torch.stack([evaluation_transform(spec)(image) for image in images]))
+    assert numbers.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_batches_of_nothing(model: TrainedModel, files: list[Path]) -> None:

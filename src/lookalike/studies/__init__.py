@@ -9,6 +9,10 @@ if TYPE_CHECKING:
 # By name, the file that has it; in the order in which the papers' story is told.
 STUDIES = {
     "toy": "toy",
+    "tokens": "tokens",
+    "collage": "collage",
+    "zero-shot-prediction": "zero_shot_prediction",
+    "average-pooling": "average_pooling",
     "ccp-geometry": "ccp_geometry",
     "centres": "centres",
     "effects": "effects",

@@ -134,7 +134,7 @@ def found(story: Story, result: Result) -> bytes:
 
 
 def plane(story: Story) -> bytes:
-    from sklearn.manifold import TSNE  # type: ignore[import-untyped]
+    from sklearn.manifold import TSNE
 
     chosen = np.flatnonzero(story.test.labels < CLASSES_IN_THE_PLANE)
     labels = story.test.labels[chosen]

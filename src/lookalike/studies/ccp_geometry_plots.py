@@ -1,0 +1,197 @@
+"""Figures of the study of chance-constrained programming: the disc, the problems, the gap, and unseen classes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lookalike.report.look import FAINT, INK, Style, figure, look, styles
+from lookalike.studies.ccp_geometry_measures import radii
+from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE, SAMPLES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from lookalike.studies.ccp_geometry_claims import Measured
+    from lookalike.studies.ccp_geometry_measures import Gap, Labels
+    from lookalike.studies.ccp_geometry_race import Course, Snapshot
+
+Courses = dict[str, list["Course"]]
+SHOWN = 5  # discs of alternating problems: the first ones and the last
+CLASSES_SHOWN = 12  # unseen ones, in the plane
+STYLES = {
+    ONE: Style("#8a8a8a", "o", line=":"),
+    ALTERNATING: Style("#0072B2", "s", line="-"),
+    SAMPLES: Style("#D55E00", "^", line="--"),
+}
+GAPS = {
+    "k-centre": Style("#0072B2", "s"),
+    "random": Style("#E69F00", "^"),
+    "proxies": Style("#1a1a1a", "o"),
+}
+
+
+def draw_plane(courses: Courses, labels: Labels, names: list[str], count: int) -> Figure:
+    """The disc of the first seed: one problem for ever, then alternating ones."""
+    problems = courses[ALTERNATING][0].snapshots
+    chosen = [*problems[: SHOWN - 1], problems[-1]] if len(problems) > SHOWN else problems
+    discs = [("one problem for ever", courses[ONE][0].snapshots[-1]), *((f"problem {s.number}", s) for s in chosen)]
+    columns = min(3, len(discs))
+    rows = -(-len(discs) // columns)
+    long = any(len(name) > 2 for name in names)
+    marks = [str(number) for number in range(len(names))] if long else names
+    with look():
+        drawn, axes = figure(4.4 * columns, 4.75 * rows, rows, columns)
+        for panel in axes:
+            panel.set_axis_off()
+        for panel, (title, snapshot) in zip(axes, discs, strict=False):
+            _disc(panel, snapshot, labels, marks, count)
+            radius = radii(snapshot.plane, labels, _shaped(snapshot.converged, count)).mean()
+            panel.set_title(
+                f"{title}, until step {snapshot.step}\nMAP@R {100 * snapshot.figure:.1f}, covering radius {radius:.3f}",
+                fontsize=10,
+            )
+        told = "the unit disc: both dimensions of the vectors"
+        listed = ", ".join(f"{mark} {name}" for mark, name in zip(marks, names, strict=True))
+        drawn.supxlabel(f"{told}\n{listed}" if long else told, fontsize=9)
+    return drawn
+
+
+def _disc(panel: Any, snapshot: Snapshot, labels: Labels, names: list[str], count: int) -> None:
+    from matplotlib import colormaps
+
+    colours = colormaps["tab20" if len(names) > 10 else "tab10"]
+    turn = np.linspace(0, 2 * np.pi, 200)
+    panel.plot(np.cos(turn), np.sin(turn), color=FAINT, linewidth=1)
+    of_class = zip(range(len(names)), _shaped(snapshot.converged, count), strict=True)
+    for label, proxies in of_class:
+        colour = colours(label % colours.N)
+        own = snapshot.plane[labels == label]
+        panel.scatter(own[:, 0], own[:, 1], s=7, color=colour, alpha=0.55, linewidths=0)
+        panel.scatter(
+            proxies[:, 0], proxies[:, 1], s=34, marker="s", color=colour, edgecolors=INK, linewidths=0.9, zorder=3
+        )
+        if snapshot.following is not None:
+            following = _shaped(snapshot.following, count)[label]
+            panel.scatter(
+                following[:, 0],
+                following[:, 1],
+                s=42,
+                marker="o",
+                facecolors="none",
+                edgecolors=INK,
+                linewidths=0.9,
+                zorder=3,
+            )
+        centre = np.median(own, axis=0)
+        outwards = centre / max(float(np.linalg.norm(centre)), 1e-6)
+        x, y = centre + 0.13 * outwards
+        panel.text(x, y, names[label], fontsize=11, weight="bold", ha="center", va="center", zorder=4)
+    panel.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal")
+
+
+def draw_problems(courses: Courses, labels: Labels, count: int) -> Figure:
+    """MAP@R by step with the ends of problems, the covering radius at every problem's best, and what the next add."""
+    with look():
+        drawn, (curve, cover, pool) = figure(13, 4.4, 1, 3)
+        for kind, runs in courses.items():
+            style = STYLES[kind]
+            steps = [step for step, _ in runs[0].curve]
+            figures = 100 * np.mean([[figure for _, figure in run.curve] for run in runs], axis=0)
+            curve.plot(steps, figures, color=style.colour, linestyle=style.line, label=kind)
+            ends = [each.step for each in runs[0].snapshots if each.following is not None]
+            heights = np.interp(ends, steps, figures)
+            curve.plot(ends, heights, linestyle="", marker=style.marker, color=style.colour)
+            numbers = [each.number for each in runs[0].snapshots]
+            reached = [radii(each.plane, labels, _shaped(each.converged, count)).mean() for each in runs[0].snapshots]
+            cover.plot(numbers, reached, color=style.colour, linestyle=style.line, marker=style.marker, label=kind)
+        for kind in (ALTERNATING, SAMPLES):
+            ended = [each for each in courses[kind][0].snapshots if each.radius_before is not None]
+            style = STYLES[kind]
+            for name, line, fill in (("radius_before", ":", "none"), ("radius_after", "-", style.colour)):
+                pool.plot(
+                    [each.number for each in ended],
+                    [getattr(each, name) for each in ended],
+                    color=style.colour,
+                    linestyle=line,
+                    marker=style.marker,
+                    markerfacecolor=fill,
+                    label=f"{kind}, {'before' if name == 'radius_before' else 'with the next proxies'}",
+                )
+        curve.set(xlabel="steps", ylabel="MAP@R on held-out pictures, %", title="marks: where a problem ended")
+        cover.set(xlabel="problem", ylabel="covering radius, held-out pictures", title="by the problem's own proxies")
+        pool.set(xlabel="problem", ylabel="covering radius, next pool", title="what the next proxies add")
+        curve.legend(loc="lower right")
+        last = max(run.snapshots[-1].number for runs in courses.values() for run in runs[:1])
+        for panel in (cover, pool):
+            panel.set(xlim=(0.5, last + 0.5), ylim=(0, 1.08 * panel.get_ylim()[1]))
+            panel.set_xticks(range(1, last + 1, -(-last // 8)))
+        pool.legend(loc="best", fontsize=8)
+        if not any(len(line.get_xdata()) for line in pool.get_lines()):
+            pool.text(0.5, 0.5, "no problem ended", transform=pool.transAxes, ha="center")
+    return drawn
+
+
+def draw_gap(gaps: dict[str, list[Gap]]) -> Figure:
+    with look():
+        drawn, axes = figure(11, 4.8, 1, 2)
+        top = max((each.radius for sets in gaps.values() for each in sets), default=1.0)
+        for panel, field, title in zip(
+            axes,
+            ("printed", "weighted"),
+            ("all anchors count alike, as printed", "each counts for the pictures nearest to it"),
+            strict=True,
+        ):
+            panel.plot([0, top], [0, top], color=FAINT, linewidth=1.2, label="gap = radius")
+            for name, sets in gaps.items():
+                style = GAPS[name]
+                panel.scatter(
+                    [each.radius for each in sets],
+                    [getattr(each, field) for each in sets],
+                    s=26,
+                    marker=style.marker,
+                    facecolors="none" if name == "random" else style.colour,
+                    edgecolors=style.colour,
+                    label=f"anchors: {name}",
+                )
+            highest = max((getattr(each, field) for sets in gaps.values() for each in sets), default=1.0)
+            panel.set_ylim(-0.04 * highest, 1.15 * highest)
+            panel.set(xlabel="covering radius of the anchors (largest of the classes)", ylabel="loss gap", title=title)
+        axes[0].legend(loc="upper left", fontsize=9)
+    return drawn
+
+
+def draw_unseen(courses: Courses, labels: Labels, measured: dict[str, list[Measured]]) -> Figure:
+    """Some of the held-out classes by t-SNE, under one problem and after alternating ones."""
+    from sklearn.manifold import TSNE
+
+    shown = np.unique(labels)[:CLASSES_SHOWN]
+    chosen = np.flatnonzero(np.isin(labels, shown))
+    with look():
+        drawn, axes = figure(11, 5.6, 1, 2)
+        looks = styles([f"class {label}" for label in shown])
+        for panel, (kind, runs) in zip(axes, courses.items(), strict=True):
+            perplexity = max(1, min(30, (len(chosen) - 1) // 3))
+            reduce = TSNE(perplexity=perplexity, init="pca", random_state=0)
+            points = reduce.fit_transform(runs[0].validation[chosen])
+            for label, style in zip(shown, looks.values(), strict=True):
+                own = points[labels[chosen] == label]
+                panel.scatter(
+                    own[:, 0], own[:, 1], s=20, c=style.colour, marker=style.marker, edgecolors=INK, linewidths=0.3
+                )
+            found = measured[kind][0]
+            panel.set_title(
+                f"{kind}\nMAP@R {100 * found.figure:.1f}, covering radius {found.own_radius:.3f}, "
+                f"between classes {found.distance:.3f}",
+                fontsize=10,
+            )
+            panel.set(xticks=[], yticks=[], xlabel="t-SNE, first axis", ylabel="t-SNE, second axis")
+            panel.grid(visible=False)
+        drawn.supxlabel(f"{len(shown)} of {len(np.unique(labels))} held-out classes; figures are of all", fontsize=10)
+    return drawn
+
+
+def _shaped(proxies: Any, count: int) -> Any:
+    """(classes * k, D) -> (classes, k, D)"""
+    return proxies.reshape(-1, count, proxies.shape[-1])

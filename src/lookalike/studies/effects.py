@@ -1,0 +1,329 @@
+"""Effects of the settings: one study with a named axis, on the machinery of ``lookalike benchmark``.
+
+    lookalike study effects --set axis=keep --data cub:CUB_200_2011
+    lookalike study effects --set "axis=[keep, prototypes, zero-shot]"
+
+An axis (``files/effects/AXIS.yaml``) says what is varied. Each of its points is a row of a benchmark that is kept in
+OUT/benchmark: what is done is not done again, by this axis or another, and several processes with the same OUT share
+the work. The rules by which claims are judged stand in ``effects_claims``.
+
+Without --data letters are drawn, and a small network learns to pool them that has seen single letters before.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lookalike import data
+from lookalike.checks import check_count
+from lookalike.data.pictures import Pictures
+from lookalike.protocols.cells import Cell, result_of
+from lookalike.protocols.choices import Choice, parse_settings, split_outside
+from lookalike.protocols.division import fingerprint_of, with_test_classes
+from lookalike.protocols.plan import load_sources, with_seeds
+from lookalike.protocols.protocol import load_protocol
+from lookalike.protocols.workers import work
+from lookalike.report.tables import Column, Line, Table, number, words
+from lookalike.studies import effects_iterated as iterated
+from lookalike.studies import effects_plots as plots
+from lookalike.studies.effects_axis import Axis, Rows, Which, axes, load_axis, rows_of
+from lookalike.studies.effects_claims import RULES, Measured, more_steps, verdict
+from lookalike.studies.study import Bench, Claim, Findings, Study, value
+from lookalike.training.run_folder import RunFolder
+from lookalike.training.settings import Settings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DRAWN = "glyphs"
+STEP_SIZE = (32, 49, 64, 128)  # bags, features, prototypes and dim of the timed step: a batch of CUB
+ROUNDS = (1, 2, 5, 10, 25, 50, 100, 200)
+REPEATS = {"all": 30, "some": 10, "ends": 1}
+
+
+@dataclass(frozen=True)
+class Effects:
+    axis: tuple[str, ...] = value("one or several of the axes, or all")
+    protocol: str = value(
+        "axis: the paper's, as the axis's file names it; or another of lookalike benchmark", budget=True
+    )
+    points: str = value("all values of the axis, some, or the ends", budget=True)
+    seeds: int | None = value("models of each point; null: as many as the protocol says", budget=True)
+    steps: int | None = value("of each model at most; null: as the protocol says", budget=True)
+    evaluate_every: int | None = value("steps; null: as the protocol says", budget=True)
+    drawn: str = value("the drawn pictures that take the place of --data", budget=True)
+    letters: str = value(
+        "a run of lookalike train on single letters to start from, for drawn pictures; empty: train it"
+    )
+    letter_steps: int = value("of that run", budget=True)
+    set: str = value("other settings of lookalike train, as 'size=128; lr=0.001'")
+
+    def __post_init__(self) -> None:
+        for name in self.named:
+            load_axis(name)
+        if self.points not in ("all", "some", "ends"):
+            raise ValueError(f"points must be all, some or ends, got {self.points!r}")
+        for name in ("seeds", "steps", "evaluate_every", "letter_steps"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        parse_settings(split_outside(self.set, ";"))
+        if not self.drawn.startswith(DRAWN):
+            raise ValueError(
+                f"drawn must be glyphs or glyphs(...), got {self.drawn!r}; for other pictures there is --data"
+            )
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        return tuple(axes()) if self.axis == ("all",) else self.axis
+
+
+def find(settings: Effects, bench: Bench) -> Findings:
+    found = Findings(numbers={"axes": {}})
+    source = bench.data or settings.drawn
+    is_drawn = source.startswith(DRAWN)
+    pictures = load_sources([source], check=not is_drawn, progress=True)
+    letters = _letters(settings, bench, source) if is_drawn else ""
+    if is_drawn:
+        found.notes.append(
+            f"The pictures are drawn ({source}), not the papers'; the network began with single letters."
+        )
+    with iterated.known():
+        for name in settings.named:
+            _along(load_axis(name), settings, bench, pictures, letters, found)
+    return found
+
+
+def _along(
+    axis: Axis, settings: Effects, bench: Bench, pictures: dict[str, Pictures], letters: str, found: Findings
+) -> None:
+    """One axis: its models, its figure, its claims."""
+    which: Any = settings.points
+    points, rows = axis.points(which), _rows(axis, settings, pictures, letters, which)
+    cells = [cell for own in rows.cells.values() for cell in own]
+    bench.display.say(f"{axis.title}: {len(points)} points, {len(cells)} models")
+    for what, reason in rows.impossible:
+        found.notes.append(f"{axis.name}: left out: {what}: {reason}")
+    if rows.plan is None or not cells:
+        raise ValueError(f"nothing is left of the axis {axis.name}: {rows.impossible[0][1]}")
+
+    def say(text: str) -> None:
+        bench.display.say(text)
+        bench.display.stop.check()
+
+    out = bench.out / "benchmark"
+    end = work(cells, out, rows.plan.pictures_of, keep_vectors=False, say=say)
+    for cell, reason in end.failed:
+        found.notes.append(f"{axis.name}: failed: {cell.title}, {cell.place}: {reason}")
+    results = {number: [result_of(cell.folder(out)) for cell in own] for number, own in rows.cells.items()}
+    moved = [bool(one["best_step"]) for own in results.values() for one in own if one is not None]
+    data_set = next(iter(pictures.values())).name
+    learnt = float(np.mean(moved)) if moved else 0.0
+    measured = Measured(axis, points, _figures(axis, results, len(points)), data_set, learnt)
+    claims = RULES[axis.name](measured)
+    drawn, more, numbers = _drawn(measured, settings, bench, rows, results)
+    kept = rows.plan.protocol
+    blocks = measured.figures.shape[1]
+    caption = (
+        f"{axis.title}: {axis.metric} by {data_set}, protocol {kept.name}; mean and standard deviation of {blocks}"
+    )
+    found.figures[axis.name] = (drawn, f"{caption} {'models' if blocks > 1 else 'model'} each. Source: {axis.source}.")
+    found.tables[axis.name] = _table(measured, results)
+    found.claims += [*claims, *more]
+    if axis.quick and which != "all":
+        found.notes.append(f"{axis.name}: for the few steps, {', '.join(f'{k}={v}' for k, v in axis.quick.items())}.")
+    found.numbers["axes"][axis.name] = {
+        "source": axis.source,
+        "protocol": kept.name,
+        "margin": measured.margin,
+        "points": [
+            {"series": p.series, **p.values, axis.metric: row.tolist(), "mean": row.mean()}
+            for p, row in zip(points, measured.figures, strict=True)
+        ],
+        **numbers,
+    }
+
+
+def _rows(axis: Axis, settings: Effects, pictures: dict[str, Pictures], letters: str, which: Which) -> Rows:
+    protocol = with_seeds(
+        load_protocol(axis.protocol if settings.protocol == "axis" else settings.protocol), settings.seeds
+    )
+    overrides: dict[str, Any] = {}
+    of_pooling: dict[str, Any] = {}
+    if letters:
+        drawn = STUDY.described()["of_drawn"]
+        side = next(iter(pictures.values())).image(0).size[0]
+        overrides |= {**drawn["set"], **axis.drawn, "size": side, "weights": letters}
+        of_pooling = drawn["pooling"]
+    overrides |= {} if which == "all" else axis.quick
+    overrides |= {} if settings.steps is None else {"steps": settings.steps}
+    if settings.evaluate_every is not None:
+        overrides["evaluate_every"] = min(
+            settings.evaluate_every, overrides.get("evaluate_every", settings.evaluate_every)
+        )
+    overrides |= parse_settings(split_outside(settings.set, ";"))
+    if "dim" in overrides and which == "ends":
+        overrides["dim"] = min(overrides["dim"], 64)
+    return rows_of(axis, axis.points(which), protocol, pictures, overrides, of_pooling)
+
+
+def _letters(settings: Effects, bench: Bench, source: str) -> str:
+    """The run that has learnt single letters of the training classes; a cell of the benchmark like any other."""
+    if settings.letters:
+        return settings.letters
+    of = dict(_pairs(source))
+    of |= {"cells": "1", "size": str(int(of.get("size", "64")) // int(of.get("cells", "2")))}
+    alone = f"{DRAWN}({', '.join(f'{name}={each}' for name, each in of.items())})"
+    pictures = with_test_classes(data.load(alone))
+    made = STUDY.described()["of_drawn"]["set"]
+    own = Settings(
+        data=alone,
+        **{name: made[name] for name in ("backbone", "freeze_backbone", "crop", "flip", "batch_size", "lr", "workers")},
+        weights="none",
+        size=int(of["size"]),
+        loss="proxy-nca++",
+        pooling="average",
+        schedule="cosine",
+        proxy_lr=10.0,
+        steps=settings.letter_steps,
+        evaluate_every=settings.letter_steps,
+        validation=0.2,
+    )
+    cell = Cell("letters", alone, Choice(own.loss), Choice("average"), (), 0, 0, own, fingerprint_of(pictures))
+    out = bench.out / "benchmark"
+    bench.display.say(f"letters: {settings.letter_steps} steps on {alone}, once")
+    end = work([cell], out, lambda _: pictures, keep_vectors=False, retry_failed=True, say=bench.display.say)
+    if end.failed:
+        raise ValueError(f"the letters could not be learnt: {end.failed[0][1]}")
+    return str(cell.folder(out) / "run")
+
+
+def _pairs(source: str) -> list[tuple[str, str]]:
+    inside = source.removeprefix(DRAWN).strip().removeprefix("(").removesuffix(")")
+    return [
+        (name.strip(), each.strip()) for name, _, each in (piece.partition("=") for piece in split_outside(inside, ","))
+    ]
+
+
+def _figures(axis: Axis, results: dict[int, list[Any]], points: int) -> Any:
+    """(points, blocks), in percent; NaN where a model is missing."""
+    blocks = max((len(own) for own in results.values()), default=0)
+    figures = np.full((points, max(1, blocks)), np.nan)
+    for number_of, own in results.items():
+        for block, result in enumerate(own):
+            if result is not None and result[axis.measure] is not None:
+                figures[number_of, block] = 100 * result[axis.measure][axis.metric]
+    return figures
+
+
+def _drawn(
+    m: Measured, settings: Effects, bench: Bench, rows: Rows, results: dict[int, list[Any]]
+) -> tuple["Figure", list[Claim], dict[str, Any]]:
+    """The figure of the axis; where an axis measures more than one figure per model, claims and numbers of that."""
+    if m.axis.draw == "heat":
+        return plots.heat(m), [], {}
+    if m.axis.draw == "bars":
+        order = range(len(m.points))[::-1] if m.axis.name == "zero-shot" else None
+        return plots.bars(m, order), [], {}
+    if m.axis.draw == "effects":
+        return plots.effects(m), [], {}
+    if m.axis.draw == "iterations":
+        costs = _costs(settings, bench)
+        claims = _cost_claims(costs)
+        return plots.iteration_costs(m, costs), claims, {"costs": [cost._asdict() for cost in costs]}
+    if m.axis.draw == "alternating":
+        done = {i: [one for one in own if one is not None] for i, own in results.items()}
+        best = {
+            m.points[i].series: float(np.mean([one["best_step"] or 0 for one in own])) for i, own in done.items() if own
+        }
+        last = {m.points[i].series: float(np.mean([one["steps"] for one in own])) for i, own in done.items() if own}
+        steps = {m.points[i].series: _problem_steps(own, bench.out) for i, own in rows.cells.items()}
+        return plots.problem_steps(m, steps), more_steps(best, last), {"best_step": best, "problem_steps": steps}
+    return plots.lines(m), [], {}
+
+
+def _costs(settings: Effects, bench: Bench) -> list[iterated.Cost]:
+    repeats = REPEATS[settings.points]
+    rounds = ROUNDS if settings.points != "ends" else (1, 25)
+
+    def compute() -> dict[str, Any]:
+        total = (1 + 2 * len(rounds)) * (repeats + iterated.WARM_UP)
+        with bench.display.bar(total, "time and memory", " steps") as tick:
+            found = iterated.costs(STEP_SIZE, rounds, repeats, tick)
+        return {"ways": [cost.way for cost in found], "figures": np.array([cost[1:] for cost in found])}
+
+    part = bench.part(f"costs of {rounds} rounds, {repeats} repeats", compute)
+    return [iterated.Cost(way, int(k), ms, mb) for way, (k, ms, mb) in zip(part["ways"], part["figures"], strict=True)]
+
+
+def _cost_claims(costs: list[iterated.Cost]) -> list[Claim]:
+    """Rule: k has a marginal effect if a step at the most rounds takes less than 1.5 times that at the fewest, and a
+    substantial one from twice on."""
+    growth, here = {}, []
+    for way in (iterated.CLOSED_FORM, iterated.AUTOGRAD):
+        of = [cost for cost in costs if cost.way == way]
+        first, last = of[0], of[-1]
+        growth[way] = last.milliseconds / first.milliseconds
+        memory = f"{first.megabytes:.1f} to {last.megabytes:.1f} MB"
+        rounds = f"k {first.iterations} to {last.iterations}"
+        here.append(f"{way}, {rounds}: {first.milliseconds:.1f} to {last.milliseconds:.1f} ms, {memory}")
+    exact = next(cost for cost in costs if cost.way == iterated.EXACT)
+    here.append(f"{iterated.EXACT}, which has no k: {exact.milliseconds:.1f} ms, {exact.megabytes:.1f} MB")
+    said = verdict([growth[iterated.CLOSED_FORM] < 1.5, growth[iterated.AUTOGRAD] >= 2])
+    paper = "with closed-form gradients k has a marginal effect on the computation, with autograd a substantial one"
+    return [Claim(f"{paper} (Figure 5.9, on a GPU)", "; ".join(here), said)]
+
+
+def _problem_steps(cells: list[Cell], out: Path) -> list[int]:
+    """How many steps the problems took that ended, of all models."""
+    steps = []
+    for cell in cells:
+        run = cell.folder(out / "benchmark") / "run"
+        if (run / "metrics.csv").exists():
+            rows = RunFolder(run).read_metrics()
+            steps += [int(float(row["problem steps"])) for row in rows if row.get("problem steps")]
+    return steps
+
+
+def _table(m: Measured, results: dict[int, list[Any]]) -> Table:
+    columns = [Column("series", "left"), Column("point", "left"), Column(m.axis.metric, best="most")]
+    columns += [Column("the other classes"), Column("best step"), Column("models")]
+    other = "held_out" if m.axis.measure == "test" else "test"
+    lines = []
+    for i, point in enumerate(m.points):
+        done = [one for one in results.get(i, []) if one is not None]
+        beside = [100 * one[other][m.axis.metric] for one in done if one[other]]
+        std = None if np.isnan(m.stds[i]) else float(m.stds[i])
+        mean = None if np.isnan(m.means[i]) else float(m.means[i])
+        steps = [one["best_step"] for one in done if one["best_step"] is not None]
+        lines.append(
+            Line(
+                [
+                    words(point.series),
+                    words(str(replace(point, series="")).removeprefix(", ")),
+                    number(mean, std),
+                    number(float(np.mean(beside)) if beside else None),
+                    number(float(np.mean(steps)) if steps else None, digits=0),
+                    number(len(done), digits=0, ranked=False),
+                ]
+            )
+        )
+    kinds = ("unseen test", "held-out training") if m.axis.measure == "test" else ("held-out training", "unseen test")
+    return Table(
+        columns, lines, m.axis.title, notes=[f"{m.axis.metric} on {kinds[0]} classes; the other: {kinds[1]} classes"]
+    )
+
+
+STUDY = Study(
+    name="effects",
+    title="Effects of the settings, one axis at a time",
+    about="One thing is varied, everything else stays: the share that is kept, the prototypes and their sharpness, the "
+    "rounds of the iteration, the size of embedding and batch, what chance-constrained programming adds, the zero-shot "
+    "loss, and the pooling itself. Every point is trained as a row of a benchmark, with the same classes held out and "
+    "the same seeds.",
+    source="Gürbüz's thesis, sections 3.3.2.3, 5.3.4.3 to 5.3.4.5 and 5.3.5; --set axis=NAME says which",
+    settings=Effects,
+    find=find,
+    data="whatever lookalike benchmark takes; else letters are drawn",
+)

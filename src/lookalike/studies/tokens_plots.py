@@ -1,0 +1,157 @@
+"""The figures of the study ``tokens``."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from lookalike.report.look import INK, figure, look, style
+from lookalike.retrieval.metrics import retrieval_metrics
+from lookalike.studies.hulls import class_hulls, overlap
+from lookalike.studies.token_race import Run, Samples, Trained, pool
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAMES = {"average": "average pooling", "gsp": "generalized sum pooling"}
+
+
+def draw_planes(shown: Mapping[str, tuple[Run, Trained]], samples: Samples, tokens: int) -> "Figure":
+    """Above before training, below after it: tokens, background, samples and the hulls of the samples by class.
+
+    ``tokens``: how many each class has.
+    """
+    with look():
+        drawn, panels = figure(11.5, 11.5, 2, len(shown))
+        for column, (name, (run, trained)) in enumerate(shown.items()):
+            states = (
+                ("before training", trained.first_tokens, trained.first_prototypes),
+                ("after training", trained.tokens, trained.prototypes),
+            )
+            for row, (when, points, prototypes) in enumerate(states):
+                panel = panels[row * len(shown) + column]
+                vectors, _ = pool(run, points, prototypes, samples)
+                _plane(panel, vectors, samples.labels, points, prototypes, tokens)
+                figures = retrieval_metrics(vectors, samples.labels, distance="l2")
+                common = overlap(class_hulls(vectors, samples.labels)).share
+                panel.set_title(
+                    f"{NAMES[name]}, margin {run.margin:g}, {when}\n"
+                    f"MAP@R {100 * figures['MAP@R']:.1f}, mean overlap of two hulls {100 * common:.1f} %"
+                )
+        handles, labels = panels[-1].get_legend_handles_labels()
+        drawn.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    return drawn
+
+
+def _plane(panel: Any, vectors: Tensor, labels: Tensor, points: Any, prototypes: Any, tokens: int) -> None:
+    from matplotlib import colormaps
+    from matplotlib.patches import Polygon
+
+    classes = int(labels.max()) + 1
+    colours = [colormaps["hsv"](i / classes) for i in range(classes)]
+    for label, hull in enumerate(class_hulls(vectors, labels)):
+        corners = hull.numpy()
+        panel.add_patch(Polygon(corners, closed=True, fc=(*colours[label][:3], 0.35), ec=INK, lw=0.9, zorder=2))
+        own = points[label * tokens : (label + 1) * tokens]
+        panel.scatter(
+            *own.T, s=14, color=colours[label], ec=INK, lw=0.4, zorder=3, label="class tokens" if not label else None
+        )
+        panel.annotate(str(label), corners.mean(0), ha="center", va="center", fontsize=8, weight="bold", zorder=6)
+    panel.scatter(
+        *points[classes * tokens :].T,
+        s=110,
+        marker="X",
+        color="white",
+        ec=INK,
+        lw=1.4,
+        zorder=5,
+        label="background tokens",
+    )
+    if len(prototypes):
+        panel.scatter(*prototypes.T, s=30, marker="D", fc="none", ec=INK, lw=0.7, zorder=4, label="prototypes")
+    panel.scatter(
+        [], [], s=90, marker="o", fc="#dddddd", ec=INK, label="hull of the samples of a class, with its number"
+    )
+    reach = 1.08 * max(0.01, float(np.abs(points).max()))
+    panel.set(
+        xlim=(-reach, reach),
+        ylim=(-reach, reach),
+        aspect="equal",
+        xlabel="first coordinate",
+        ylabel="second coordinate",
+    )
+    panel.grid(visible=False)
+
+
+class Measured(Protocol):
+    best: Mapping[str, float]  # by pooling, the margin that validation chose
+
+    def figures(self, name: str, margin: float, key: str) -> Sequence[float]: ...
+
+
+def draw_margins(margins: Sequence[float], results: Measured, published: float) -> "Figure":
+    """MAP@R and overlap of hulls over the margin."""
+    with look():
+        drawn, panels = figure(11, 4.4, 1, 2)
+        for panel, key, label in zip(
+            panels,
+            ("MAP@R", "overlap"),
+            ("MAP@R of fresh samples, %", "mean overlap of two class hulls,\n% of the smaller"),
+            strict=True,
+        ):
+            for name in NAMES:
+                own = style(name)
+                values = [[100 * each for each in results.figures(name, margin, key)] for margin in margins]
+                means, spreads = [np.mean(v) for v in values], [np.std(v) for v in values]
+                looks: Any = {"color": own.colour, "marker": own.marker, "ls": own.line, "capsize": 3}
+                panel.errorbar(margins, means, spreads, label=NAMES[name], **looks)
+                best = results.best[name]
+                panel.plot(best, means[margins.index(best)], "o", ms=15, mfc="none", mec=own.colour, mew=1.6)
+            panel.axvline(published, color=INK, lw=0.9, ls=(0, (1, 3)))
+            panel.set(
+                xscale="log",
+                xticks=list(margins),
+                xticklabels=[f"{m:g}" for m in margins],
+                ylabel=label,
+                ylim=(0, None),
+            )
+            panel.set_xlabel(
+                "margin of the loss, in the units of the plane\n(circled: chosen by validation; dotted: published)"
+            )
+            panel.minorticks_off()
+        panels[0].set_ylim(0, 102)
+        panels[0].legend(loc="best")
+    return drawn
+
+
+def draw_curves(
+    curves: Mapping[str, Mapping[float, Sequence[Sequence[float]]]],
+    steps: int,
+    best: Mapping[str, float],
+    published: float,
+) -> "Figure":
+    """MAP@R over training: at the margin chosen for each, and at the published one. ``steps``: of an epoch."""
+    with look():
+        drawn, panels = figure(11, 4.4, 1, 2)
+        titles = ("margin chosen for each by validation", f"published margin, {published:g}")
+        for panel, title, margins in zip(panels, titles, (best, dict.fromkeys(NAMES, published)), strict=True):
+            for name in NAMES:
+                own = style(name)
+                runs = curves[name][margins[name]]
+                longest = max(map(len, runs))
+                # A run that has stopped keeps what it had at its best.
+                table = 100 * np.array([[*run, *[max(run)] * (longest - len(run))] for run in runs])
+                x = steps * np.arange(longest)
+                panel.plot(
+                    x,
+                    table.mean(0),
+                    color=own.colour,
+                    ls=own.line,
+                    lw=2,
+                    label=f"{NAMES[name]}, margin {margins[name]:g}",
+                )
+                panel.fill_between(x, table.min(0), table.max(0), color=own.colour, alpha=0.2, lw=0)
+            panel.set(xlabel="training steps", ylabel="MAP@R of validation samples, %", ylim=(0, 102), title=title)
+            panel.legend(loc="lower right")
+    return drawn

@@ -1,0 +1,200 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from lookalike.app import main
+from lookalike.geometry import covering_radius, greedy_k_centre
+from lookalike.studies.average_pooling import STUDY, pictures_of
+from lookalike.studies.average_pooling_findings import claims, look_at, verdict_on_overlap
+from lookalike.studies.average_pooling_maths import active_hulls, combine, fit_classes, histogram_programme
+from lookalike.studies.average_pooling_plots import Scene, nearest_places, patch
+
+
+def some(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@given(st.integers(0, 2**31), st.integers(1, 12), st.integers(1, 6), st.floats(0.1, 100))
+@examples(max_examples=25, deadline=None)
+def test_nearest_assignment_is_the_linear_programme_and_the_bound_holds(
+    seed: int, places: int, count: int, scale: float
+) -> None:
+    features, prototypes = scale * some(seed, 3, places, 2), scale * some(seed + 1, count, 2)
+    found = combine(features, prototypes)
+    for i in range(3):
+        assert histogram_programme(features[i], prototypes) == pytest.approx(found.histogram[i], abs=1e-9)
+        radius = covering_radius(features[i], prototypes)
+        assert found.radius[i] == pytest.approx(float(radius), rel=1e-12)
+        assert found.error[i] <= radius * (1 + 1e-12)
+
+
+def test_a_mixture_by_hand() -> None:
+    features = torch.tensor([[[0.0, 0.0], [0.2, 0.0], [1.0, 0.0], [1.0, 0.4]]])
+    found = combine(features, torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
+    assert found.nearest.tolist() == [[0, 0, 1, 1]]
+    assert found.histogram.tolist() == [[0.5, 0.5]]
+    assert found.combination[0].tolist() == [0.5, 0.0]
+    assert found.average[0].tolist() == pytest.approx([0.55, 0.1])
+    assert float(found.error) == pytest.approx((0.05**2 + 0.1**2) ** 0.5)
+    assert float(found.radius) == pytest.approx(0.4)
+    assert found.beyond(0.4, 0.0) == 0
+    assert found.beyond(0.1, 0.0) == 1
+    assert found.beyond(0.1, 0.1) == 0
+
+
+def test_the_printed_square_is_false_beyond_a_radius_of_one() -> None:
+    found = combine(torch.tensor([[[3.0, 0.0]]]), torch.tensor([[0.0, 0.0]]))
+    assert float(found.error) <= float(found.radius)
+    assert float(found.error) ** 2 > float(found.radius)
+
+
+def test_active_prototypes_are_those_with_a_share() -> None:
+    prototypes = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [5.0, 5.0]])
+    histogram = torch.tensor([[0.5, 0.3, 0.19, 0.01], [0.3, 0.5, 0.2, 0.0], [0.0, 0.0, 0.0, 1.0]])
+    hulls = active_hulls(histogram, torch.tensor([0, 0, 1]), prototypes, least=0.02)
+    assert hulls[0].tolist() == [[0, 0], [1, 0], [0, 1]]
+    assert hulls[1].tolist() == [[5, 5]]
+
+
+def test_softmax_regression_tells_classes_apart_and_scores_are_means_of_local_scores() -> None:
+    labels = torch.arange(3).repeat_interleave(20)
+    centres = torch.tensor([[0.5, 0.0], [-0.5, 0.5], [-0.5, -0.5]])
+    features = centres[labels].unsqueeze(1) + 0.05 * some(0, 60, 9, 2).float()
+    layer = fit_classes(features.mean(1), labels)
+    assert (layer(features.mean(1)).argmax(-1) == labels).all()
+    assert torch.allclose(layer(features).mean(1), layer(features.mean(1)), atol=1e-5)
+
+
+def test_looking_at_separated_and_at_mixed_classes() -> None:
+    labels = torch.arange(2).repeat_interleave(10)
+    apart = torch.tensor([[0.6, 0.0], [-0.6, 0.0]])[labels].unsqueeze(1) + 0.05 * some(1, 20, 16, 2).float()
+    found = look_at(apart, labels, 12, 0.02, 20).figures
+    assert found["overlapping pairs"] == 0
+    assert found["purity"] == found["accuracy"] == found["MAP@R"] == 1
+    assert found["programmes"] == 20
+    assert found["programme off by"] < 1e-6
+    mixed = look_at(0.3 * some(2, 20, 16, 2).float(), labels, 12, 0.02, 5).figures
+    assert mixed["overlapping pairs"] == 1
+    assert mixed["purity"] < 0.8
+    for one in (found, mixed):
+        assert one["violations"] == 0
+        assert 0 < one["largest error"] <= one["radius"]
+    said = claims([found, mixed], 20, 2)
+    assert [claim.verdict for claim in said] == ["reproduced", "reproduced", "reproduced", "reproduced", "not tested"]
+    assert "0 exceptions among 20 pictures and 2 networks" in said[1].here
+
+
+@pytest.mark.parametrize(
+    ("change", "which"), [({"violations": 1}, 1), ({"programme off by": 1e-3}, 0), ({"scores off by": 1.0}, 3)]
+)
+def test_whatever_does_not_hold_is_said(change: dict[str, float], which: int) -> None:
+    figures = look_at(some(3, 6, 4, 2).float(), torch.tensor([0, 0, 0, 1, 1, 1]), 4, 0.02, 2).figures
+    assert claims([figures], 6, 2)[which].verdict == "reproduced"
+    assert claims([figures | change], 6, 2)[which].verdict == "not reproduced"
+
+
+def test_verdict_on_overlap() -> None:
+    assert verdict_on_overlap([0.4, 0.8]) == "reproduced"
+    assert verdict_on_overlap([0.0, 0.1]) == "partly"
+    assert verdict_on_overlap([0.0, 0.0]) == "not reproduced"
+
+
+def test_patches_are_cut_around_the_nearest_place() -> None:
+    pixels = np.zeros((2, 32, 32, 3), dtype=np.uint8)
+    pixels[0, 20:24, 4:8] = 200  # row 5, column 1 of 8 x 8
+    features = torch.zeros(2, 64, 2)
+    features[0, 5 * 8 + 1] = 1.0
+    features[1, 0] = 0.5
+    prototypes = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    scene = Scene(pixels, np.zeros(2, dtype=np.int64), ("a",), features, prototypes, combine(features, prototypes), 1.0)
+    assert nearest_places(scene, 1) == [(0, 41), (1, 0)]
+    cut = patch(scene, 0, 41)
+    assert cut.shape == (12, 13, 3)
+    assert (cut[4:8, 4:8] == 200).all()
+    assert cut[:, :12].sum() == 200 * 16 * 3
+    assert (cut[:, 12] == 255).all()
+
+
+def write_pictures(folder: Path, count: int) -> None:
+    from PIL import Image
+
+    chance = np.random.default_rng(0)
+    for name in ("cat", "dog", "emu"):
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            Image.fromarray(chance.integers(256, size=(8, 8, 3), dtype=np.uint8)).save(folder / name / f"{number}.png")
+
+
+def test_pictures_to_learn_from_are_not_looked_at(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "plain", 12)
+    settings = STUDY.chosen("miniature", {"classes": 2})
+    known, shown = pictures_of(settings, str(tmp_path / "plain"))
+    assert known.classes == shown.classes == ("cat", "dog")
+    assert not set(known.names) & set(shown.names)
+    assert np.bincount(known.labels).tolist() == [6, 6]
+    assert np.bincount(shown.labels).tolist() == [5, 5]
+    named, _ = pictures_of(STUDY.chosen("miniature", {"names": ["emu", "cat"]}), str(tmp_path / "plain"))
+    assert named.classes == ("cat", "emu")
+
+
+def test_official_splits_are_used_where_both_have_the_classes(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "split" / "train", 7)
+    write_pictures(tmp_path / "split" / "test", 6)
+    known, shown = pictures_of(STUDY.chosen("miniature", {"classes": 3}), str(tmp_path / "split"))
+    assert {name.split("/")[0] for name in known.names} == {"train"}
+    assert {name.split("/")[0] for name in shown.names} == {"test"}
+
+
+def test_as_it_is_typed_on_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_pictures(tmp_path / "data", 12)
+    out = tmp_path / "out"
+    arguments = ["study", "average-pooling", "--miniature", "--data", str(tmp_path / "data"), "--out", str(out)]
+    assert main([*arguments, "--set", "margins=0.5, prototypes=20"]) == 0
+    for name in ("partition", "patches", "hulls", "mixtures", "bound", "class-maps"):
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (out / f"{name}.svg").exists()
+    numbers = json.loads((out / "numbers.json").read_text())
+    assert [claim["verdict"] for claim in numbers["claims"][:2]] == ["reproduced", "reproduced"]
+    (network,) = numbers["networks"]
+    assert len(network["errors"]) == 15
+    assert max(network["errors"]) <= network["radius"]
+    assert all(error <= radius + 1e-6 for error, radius in zip(network["errors"], network["radii"], strict=True))
+    assert "CIFAR-10; here it is" in capsys.readouterr().out
+
+
+def test_the_radius_is_that_of_greedy_k_centre() -> None:
+    features = some(5, 4, 6, 2).float()
+    found = look_at(features, torch.tensor([0, 0, 1, 1]), 5, 0.02, 1)
+    chosen = greedy_k_centre(features.flatten(0, 1), 5)
+    assert found.radius == float(chosen.radii[-1])
+    assert found.radius == pytest.approx(float(found.combined.radius.max()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ("names=[cat]", "names must be of at least two classes"),
+        ("names=[cat, gnu]", "folder data has no class 'gnu'"),
+        ("pictures=9", "folder data: the class cat has 3 pictures beside those to be looked at, 6 are needed"),
+        ("active=0", "active must be in (0, 1], got 0.0"),
+        ("margins=3", "every one of margins must be in (0, 2], got 3.0"),
+        ("seeds=[]", "seeds must name at least one, got none"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: str, message: str
+) -> None:
+    write_pictures(tmp_path / "data", 12)
+    out = tmp_path / "out"
+    arguments = ["study", "average-pooling", "--miniature", "--data", str(tmp_path / "data"), "--out", str(out)]
+    assert main([*arguments, "--set", changes]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"lookalike study: {message}")
+    assert said.count("\n") == 1
+    assert not out.exists()

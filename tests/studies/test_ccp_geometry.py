@@ -1,0 +1,358 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from lookalike import objectives
+from lookalike.app import main
+from lookalike.data.arrays import table_of_arrays
+from lookalike.geometry import clip
+from lookalike.objectives import PairObjective
+from lookalike.studies import ccp_geometry, ccp_geometry_claims, ccp_geometry_measures
+from lookalike.studies.ccp_geometry_claims import Measured
+from lookalike.studies.ccp_geometry_data import drawn_with_unseen_classes, sources, with_shared_classes
+from lookalike.studies.ccp_geometry_measures import Floats, Gap, Labels
+from lookalike.studies.ccp_geometry_plots import draw_gap, draw_plane, draw_problems, draw_unseen
+from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE, SAMPLES, Budget, Course, Part, Parts, map_at_r, solve
+
+CLASSES, EACH = 4, 8
+
+
+class Flat(nn.Module):
+    """A linear map into the unit disc."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(3, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return clip(self.map(inputs))
+
+
+def _part(seed: int) -> Part:
+    chance = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(CLASSES), EACH)
+    means = np.random.default_rng(99).normal(size=(CLASSES, 3))
+    points = means[labels] + 0.4 * chance.normal(size=(len(labels), 3))
+    return Part(torch.from_numpy(points).float(), labels)
+
+
+PARTS = Parts(_part(0), _part(1), _part(2))
+BUDGET = Budget(
+    steps=40,
+    evaluate_every=2,
+    rate=0.02,
+    proxies=2,
+    pool=4,
+    pull=2e-4,
+    patience=2,
+    batch=8,
+    per_class=2,
+    weight_decay=0.0,
+)
+
+
+def _solve(kind: str, seed: int = 0) -> tuple[Course, nn.Module]:
+    loss = objectives.create("c2", negative_margin=0.5, normalise=False)
+    assert isinstance(loss, PairObjective)
+    torch.manual_seed(seed)
+    model = Flat()
+    return solve(kind, model, loss, 2, PARTS, BUDGET, seed, lambda _: None), model
+
+
+@pytest.fixture(scope="module")
+def courses() -> dict[str, list[Course]]:
+    return {kind: [_solve(kind)[0]] for kind in (ONE, ALTERNATING, SAMPLES)}
+
+
+def test_one_problem_stays_and_alternating_ones_change(courses: dict[str, list[Course]]) -> None:
+    (one,), (alternating,) = courses[ONE], courses[ALTERNATING]
+    assert [each.number for each in one.snapshots] == [1]
+    assert one.snapshots[0].following is None
+    numbers = [each.number for each in alternating.snapshots]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) > 2
+    for before, after in zip(alternating.snapshots, alternating.snapshots[1:], strict=False):
+        assert np.array_equal(before.following, after.began)
+        assert before.radius_after is not None
+        assert before.radius_before is not None
+        assert before.radius_after <= before.radius_before
+
+
+def test_the_first_problem_is_the_same_until_it_ends(courses: dict[str, list[Course]]) -> None:
+    end = courses[ALTERNATING][0].snapshots[0].step
+    until = [row for row in courses[ALTERNATING][0].curve if row[0] <= end]
+    assert until == [row for row in courses[ONE][0].curve if row[0] <= end]
+    assert courses[ALTERNATING][0].curve != courses[ONE][0].curve
+
+
+def test_every_problem_is_shown_at_its_best(courses: dict[str, list[Course]]) -> None:
+    for (course,) in courses.values():
+        start = -1
+        for each in course.snapshots:
+            own = [figure for step, figure in course.curve if start < step <= each.step]
+            assert each.figure == max(own)
+            assert each.figure == map_at_r(each.plane, PARTS.validation.labels)
+            start = each.step
+        assert max(figure for _, figure in course.curve) == map_at_r(course.validation, PARTS.validation.labels)
+
+
+def test_the_model_ends_with_its_best_weights() -> None:
+    course, model = _solve(ALTERNATING)
+    with torch.no_grad():
+        assert np.allclose(course.test, model(PARTS.test.inputs).numpy())
+        assert np.allclose(course.validation, model(PARTS.validation.inputs).numpy())
+
+
+def test_training_helps(courses: dict[str, list[Course]]) -> None:
+    for (course,) in courses.values():
+        assert max(figure for _, figure in course.curve) > course.curve[0][1] + 0.03
+
+
+def test_a_course_survives_being_kept(courses: dict[str, list[Course]]) -> None:
+    for (course,) in courses.values():
+        kept = course.arrays()
+        rest = {name: each for name, each in kept.items() if not isinstance(each, np.ndarray)}
+        again = Course.of({**kept, **json.loads(json.dumps(rest))})
+        assert again.curve == course.curve
+        assert [each[:5] for each in again.snapshots] == [tuple(each[:5]) for each in course.snapshots]
+        for one, other in zip(again.snapshots, course.snapshots, strict=True):
+            for mine, theirs in zip(one[5:], other[5:], strict=True):
+                assert (mine is None and theirs is None) or np.array_equal(mine, theirs)
+
+
+VECTORS: Floats = np.array([[0, 0], [0.4, 0], [0, 1], [0.3, 1]], np.float32)
+LABELS: Labels = np.array([0, 0, 1, 1])
+ANCHORS: Floats = np.array([[[0.1, 0]], [[0.3, 1]]], np.float32)
+
+
+def test_measures_by_hand() -> None:
+    assert ccp_geometry_measures.radii(VECTORS, LABELS, ANCHORS) == pytest.approx([0.3, 0.3])
+    # k = 1: the point nearest to the mean, so the other is 0.4 or 0.3 away; k = 2: 0
+    assert ccp_geometry_measures.representative_radius(VECTORS, LABELS) == pytest.approx((0.2 + 0.15) / 2)
+    assert ccp_geometry_measures.class_spread(VECTORS, LABELS) == pytest.approx(0.35)
+    across = np.mean([np.hypot(0, 1), np.hypot(0.3, 1), np.hypot(0.4, 1), np.hypot(0.1, 1)])
+    assert ccp_geometry_measures.inter_class_distance(VECTORS, LABELS) == pytest.approx(across)
+    pairs = np.array([[[0, 0], [0, 2], [0, 4]], [[1, 1], [1, 1], [1, 1]]], np.float32)
+    assert ccp_geometry_measures.spread(pairs) == pytest.approx((2 + 2 + 4) / 3 / 2)
+    assert ccp_geometry_measures.spread(ANCHORS) == 0
+
+
+def _slow_gap(vectors: Floats, labels: Labels, anchors: Floats, margins: tuple[float, float]) -> Gap:
+    def loss(one: Floats, first: int, other: Floats, second: int) -> float:
+        distance = float(np.linalg.norm(one - other))
+        return max(0.0, distance - margins[0] if first == second else margins[1] - distance)
+
+    def mean_of(one: Floats, first: int) -> float:
+        return sum(loss(one, first, v, y) for v, y in zip(vectors, labels, strict=True)) / len(vectors)
+
+    everything = np.mean([mean_of(v, y) for v, y in zip(vectors, labels, strict=True)])
+    flat = [(a, label) for label, own in enumerate(anchors) for a in own]
+    counts, radius = np.zeros(len(flat)), 0.0
+    for v, y in zip(vectors, labels, strict=True):
+        far = [float(np.linalg.norm(v - a)) if label == y else np.inf for a, label in flat]
+        counts[int(np.argmin(far))] += 1
+        radius = max(radius, min(far))
+    means = np.array([mean_of(a, label) for a, label in flat])
+    return Gap(radius, abs(everything - means.mean()), abs(everything - (counts / len(vectors) * means).sum()))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**31), st.integers(1, 3), st.floats(0, 0.3), st.floats(0.4, 1.5))
+def test_gap_and_its_bound(seed: int, count: int, positive: float, negative: float) -> None:
+    chance = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(3), 5)
+    vectors = chance.uniform(-1, 1, (15, 2)).astype(np.float32)
+    anchors = chance.uniform(-1, 1, (3, count, 2)).astype(np.float32)
+    found = ccp_geometry_measures.gap(vectors, labels, anchors, (positive, negative))
+    assert found == pytest.approx(_slow_gap(vectors, labels, anchors, (positive, negative)), abs=1e-6)
+    assert found.weighted <= found.radius + 1e-9
+
+
+def test_the_printed_gap_may_exceed_the_radius() -> None:
+    """Nine pictures in one place and one elsewhere, both of them anchors: covered exactly, but not alike."""
+    vectors = np.array([[0.0, 0.0]] * 9 + [[1.0, 0.0]] + [[0.0, 1.0]] * 10, np.float32)
+    labels = np.repeat([0, 1], 10)
+    anchors = np.array([[[0, 0], [1, 0]], [[0, 1], [0, 1]]], np.float32)
+    found = ccp_geometry_measures.gap(vectors, labels, anchors, (0.0, 0.5))
+    assert found.radius == 0
+    assert found.weighted == pytest.approx(0, abs=1e-12)
+    assert found.printed == pytest.approx((1 / 20 + 9 / 20) / 4 - 18 / 400)  # among anchors the one counts for half
+
+
+def test_anchor_sets_are_pictures_and_cover_more_and_more() -> None:
+    vectors, labels = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32), np.repeat(np.arange(4), 10)
+    found = ccp_geometry_measures.anchor_sets(vectors, labels, (1, 2, 4, 11), 0)
+    for sets in found.values():
+        assert [each.shape for each in sets] == [(4, 1, 2), (4, 2, 2), (4, 4, 2)]
+        for each in sets:
+            for label in range(4):
+                own = vectors[labels == label]
+                assert all((own == anchor).all(1).any() for anchor in each[label])
+    covered = [ccp_geometry_measures.radii(vectors, labels, each).max() for each in found["k-centre"]]
+    assert covered == sorted(covered, reverse=True)
+
+
+def _digits(tmp_path: Path) -> tuple[np.ndarray, np.ndarray, Path]:
+    labels = np.tile(np.arange(10), 12)
+    pixels = np.arange(120, dtype=np.uint8)[:, None, None].repeat(28, 1).repeat(28, 2)
+    return pixels, labels, tmp_path
+
+
+def test_parts_share_classes_but_no_picture(tmp_path: Path) -> None:
+    pixels, labels, root = _digits(tmp_path)
+    table = table_of_arrays(
+        "mnist",
+        root,
+        tuple("0123456789"),
+        {"train": (pixels[:100], labels[:100]), "test": (pixels[100:], labels[100:])},
+    )
+    parts, names = with_shared_classes(table, 3, train=6, validation=2, test=1)
+    assert names == list("0123456789")
+    assert [np.bincount(part.labels).tolist() for part in parts] == [[6] * 10, [2] * 10, [1] * 10]
+    seen = [{int(value) for value in part.inputs[:, 0, 0, 0]} for part in parts]
+    assert [len(each) for each in seen] == [60, 20, 10]
+    assert len(set.union(*seen)) == 90
+    assert max(seen[2]) >= 100 > max(seen[0] | seen[1])
+    assert all(
+        int(value) % 10 == label
+        for value, label in zip(parts.train.inputs[:, 0, 0, 0], parts.train.labels, strict=True)
+    )
+
+
+def test_drawn_parts() -> None:
+    parts, names = with_shared_classes(None, 3, train=4, validation=2, test=2)
+    assert len(names) == 3
+    assert [np.bincount(part.labels).tolist() for part in parts] == [[4] * 3, [2] * 3, [2] * 3]
+    assert parts.train.inputs.shape == (12, 3, 32, 32)
+    unseen = drawn_with_unseen_classes(6, 3)
+    assert [len(np.unique(part.labels)) for part in unseen] == [4, 2, 2]
+
+
+def test_sources_are_one_of_each_kind(tmp_path: Path) -> None:
+    assert sources(None) == (None, None)
+    drawn = "glyphs(cells=1, size=32, train_classes=4, test_classes=2, per_class=2)"
+    shared, unseen = sources(drawn)
+    assert shared is None
+    assert unseen is not None
+    assert len(unseen) == 12
+    with pytest.raises(ValueError, match="one too many"):
+        sources(f"{drawn}, {drawn}")
+    with pytest.raises(ValueError, match="no folder"):
+        sources(f"mnist:{tmp_path / 'nowhere'}")
+
+
+def _measured(
+    figure: float, radius: float = 0.3, own: float = 0.1, distance: float = 1.0, spread: float = 0.5
+) -> Measured:
+    return Measured(figure, radius, own, distance, spread)
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.05, "reproduced"), (0.3, "partly"), (0.8, "not reproduced")])
+def test_verdict_on_collapse(share: float, verdict: str) -> None:
+    assert ccp_geometry_claims.collapse_claim({ONE: [_measured(0.9, spread=share)]}).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("figures", "radius", "verdict"),
+    [
+        ((0.95, 0.92), 0.2, "reproduced"),
+        ((0.95, 0.89), 0.2, "partly"),
+        ((0.95, 0.95), 0.4, "partly"),
+        ((0.80, 0.80), 0.4, "not reproduced"),
+    ],
+)
+def test_verdict_on_alternating(figures: tuple[float, float], radius: float, verdict: str) -> None:
+    measured = {ONE: [_measured(0.9)] * 2, ALTERNATING: [_measured(figure, radius) for figure in figures]}
+    assert ccp_geometry_claims.alternating_claim(measured, "digits").verdict == verdict
+
+
+@pytest.mark.parametrize(("samples", "verdict"), [(0.91, "reproduced"), (0.86, "partly"), (0.99, "not reproduced")])
+def test_verdict_on_samples(samples: float, verdict: str) -> None:
+    measured = {ALTERNATING: [_measured(0.9)], SAMPLES: [_measured(samples)]}
+    assert ccp_geometry_claims.samples_claim(measured, "digits").verdict == verdict
+
+
+def test_verdict_on_the_proposition() -> None:
+    rising = [Gap(r, r / 2, r / 3) for r in (0.1, 0.2, 0.3)]
+    falling = [Gap(r, 0.4 - r, r / 3) for r in (0.1, 0.2, 0.3)]
+    broken = [Gap(r, 0.4 - r, 2 * r) for r in (0.1, 0.2, 0.3)]
+    verdicts = [ccp_geometry_claims.proposition_claim({"random": each}).verdict for each in (rising, falling, broken)]
+    assert verdicts == ["reproduced", "partly", "not reproduced"]
+
+
+def test_verdict_on_unseen_classes() -> None:
+    def said(after: Measured) -> str:
+        test = {ONE: [0.2], ALTERNATING: [0.3]}
+        return ccp_geometry_claims.unseen_claim({ONE: [_measured(0.2)], ALTERNATING: [after]}, test, "birds").verdict
+
+    assert said(_measured(0.3, own=0.05, distance=1.1)) == "reproduced"
+    assert said(_measured(0.3, own=0.15, distance=1.1)) == "partly"
+    assert said(_measured(0.1, own=0.15, distance=0.9)) == "not reproduced"
+
+
+def test_diversity_needs_a_second_problem(courses: dict[str, list[Course]]) -> None:
+    single = {ONE: courses[ONE], ALTERNATING: courses[ONE]}
+    assert ccp_geometry_claims.diversity_claim(single, PARTS).verdict == "not tested"
+    course = courses[ALTERNATING][0]
+    wide = [each._replace(converged=each.converged * 100) for each in course.snapshots]
+    thin = [each._replace(converged=each.converged * 0) for each in course.snapshots]
+    for snapshots, verdict in ((wide, "reproduced"), (thin, "not reproduced")):
+        told = ccp_geometry_claims.diversity_claim(
+            {ONE: courses[ONE], ALTERNATING: [course._replace(snapshots=snapshots)]}, PARTS
+        )
+        assert told.verdict == verdict
+
+
+def test_figures_have_all_that_there_is(courses: dict[str, list[Course]]) -> None:
+    labels, names = PARTS.validation.labels, list("abcd")
+    shown = draw_plane(courses, labels, names, BUDGET.proxies)
+    assert sum(bool(axis.get_title()) for axis in shown.axes) == 1 + min(5, len(courses[ALTERNATING][0].snapshots))
+    curves, cover, pool = draw_problems(courses, labels, BUDGET.proxies).axes
+    assert len(cover.get_lines()) == 3
+    assert len(pool.get_lines()) == 4
+    assert curves.get_xlabel() == "steps"
+    gaps = ccp_geometry.all_gaps(courses, PARTS, ccp_geometry.STUDY.chosen("miniature"))
+    assert len(gaps["proxies"]) == 1 + len(courses[ALTERNATING][0].snapshots)
+    assert draw_gap(gaps).axes[0].get_ylabel() == "loss gap"
+    measured = {kind: [_measured(0.5)] for kind in (ONE, ALTERNATING)}
+    unseen = draw_unseen({kind: courses[kind] for kind in measured}, labels, measured)
+    assert "MAP@R 50.0" in unseen.axes[1].get_title()
+
+
+def test_as_it_is_typed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    argv = ["study", "ccp-geometry", "--miniature", "--out", str(out)]
+    assert main([*argv, "--set", "rates=0.003, unseen_rates=0.001, letters=4, batch=8, per_class=2"]) == 0
+    for name in ("plane", "problems", "gap", "unseen"):
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert b"</svg>" in (out / f"{name}.svg").read_bytes()
+    numbers = json.loads((out / "numbers.json").read_text())
+    assert len(numbers["claims"]) == 6
+    assert numbers["rate"] == 0.003
+    assert set(numbers["plane"]) == {ONE, ALTERNATING, SAMPLES}
+    assert "mnist" in (out / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ("pool=3", "pool must be at least 4, got 3"),
+        ("batch=30", "batch must be a multiple of per_class 4, got 30"),
+        ("letters=7", "letters must be at least 8, got 7"),
+        ("unseen_letters=9", "unseen_letters must be at least 12, got 9"),
+        ("margins=[0.1]", "margins must be two numbers"),
+        ("rates=[]", "rates must not be empty"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: str, message: str) -> None:
+    assert main(["study", "ccp-geometry", "--miniature", "--out", str(tmp_path / "out"), "--set", changes]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"lookalike study: {message}")
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,130 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lookalike.app import main
+from lookalike.data.glyphs import GlyphReader, glyphs
+from lookalike.studies import localisation as study
+
+Shares = dict[str, float]
+
+
+def test_the_letters_mask_is_where_the_letter_was_drawn() -> None:
+    pictures = glyphs(train_classes=6, test_classes=6, per_class=4)
+    reader = pictures.reader
+    assert isinstance(reader, GlyphReader)
+    for index in range(0, 48, 5):
+        mask = study.letter_mask(reader, index)
+        cell = study.cell_masks(np.array([reader.cell_of(index)]), 2, 64)[0]
+        assert mask.any()
+        assert not (mask & ~cell).any()
+        # Ink and paper of a cell differ in lightness by at least 0.35 before clutter and noise.
+        grey = reader.draw(index).mean(2) / 255
+        assert abs(grey[mask].mean() - grey[cell & ~study.box_of(mask[None])[0]].mean()) > 0.2
+
+
+def test_box_of_by_hand() -> None:
+    mask = np.zeros((2, 4, 5), dtype=bool)
+    mask[0, 1, 1] = mask[0, 2, 3] = mask[1, 0, 0] = True
+    box = study.box_of(mask)
+    expected = np.zeros((4, 5), dtype=bool)
+    expected[1:3, 1:4] = True
+    assert (box[0] == expected).all()
+    assert box[1].sum() == 1
+
+
+def test_cell_masks_row_by_row() -> None:
+    masks = study.cell_masks(np.array([0, 1, 2, 3]), 2, 4)
+    assert (masks.sum((1, 2)) == 4).all()
+    assert masks[1, 0, 3]
+    assert masks[2, 3, 0]
+    assert (masks.sum(0) == 1).all()
+
+
+def test_spread_keeps_the_sum_and_the_place() -> None:
+    weights = np.zeros((2, 16), dtype=np.float32)
+    weights[0, 6] = 1  # row 1, column 2
+    weights[1] = 1 / 16
+    pixels = study.spread(weights, 16)
+    assert pixels.sum((1, 2)) == pytest.approx(1)
+    assert np.unravel_index(pixels[0].argmax(), (16, 16))[0] in (5, 6)
+    assert np.unravel_index(pixels[0].argmax(), (16, 16))[1] in (9, 10)
+    assert pixels[1] == pytest.approx(1 / 256)
+
+
+def test_average_pooling_is_chance_and_the_whole_weight_on_the_cell_is_all() -> None:
+    cells = np.array([0, 1, 2, 3, 0])
+    masks = {study.CELL: study.cell_masks(cells, 2, 16)}
+    masks["corner"] = np.zeros_like(masks[study.CELL])
+    masks["corner"][:, :4, :4] = True
+    flat = study.located(np.full((5, 16), 1 / 16, dtype=np.float32), masks)
+    assert flat.share == pytest.approx({study.CELL: 0.25, "corner": 1 / 16})
+    assert flat.pointing == pytest.approx({study.CELL: 0.25, "corner": 1 / 16})
+    corners = np.array([0, 3, 12, 15, 15])  # the outer place of each cell; the last one is wrong
+    sharp = study.located(np.eye(16, dtype=np.float32)[corners], masks)
+    assert sharp.pointing[study.CELL] == pytest.approx(0.8)
+    assert sharp.share[study.CELL] == pytest.approx(0.8, abs=1e-6)
+    assert sharp.pointing["corner"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ([0.5, 0.6, 0.55], 0.25, True),
+        ([0.5, 0.2, 0.3], 0.3, False),
+        ([0.5, 0.6], [0.45, 0.55], True),  # seed by seed
+        ([0.2, 0.3], [0.5, 0.6], False),
+        ([0.9], 0.1, None),
+    ],
+)
+def test_above(one: list[float], other: list[float] | float, expected: bool | None) -> None:
+    assert study.above(one, other) is expected
+
+
+def claims_of(shares: dict[str, float]) -> list[str]:
+    places = {
+        name: [study.Located({study.CELL: share + luck}, {study.CELL: share + luck}) for luck in (-0.004, 0.003)]
+        for name, share in shares.items()
+    }
+    return [claim.verdict for claim in study._claims(places, {study.CELL: 0.25}, is_drawn=True)]
+
+
+def test_verdicts_both_ways() -> None:
+    first_try = {"average pooling": 0.25, "CroW": 0.26, "DeLF": 0.3, "GSP": 0.39, "attention": 0.63}
+    assert claims_of(first_try) == ["reproduced"] * 3 + ["not reproduced", "reproduced"]
+    flat = {"average pooling": 0.5, "CroW": 0.6, "DeLF": 0.6, "GSP": 0.2, "attention": 0.1}
+    assert claims_of(flat) == ["not reproduced", "not reproduced", "not reproduced", "reproduced", "not reproduced"]
+
+
+def test_miniature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "localisation", "--miniature", "--out", str(tmp_path)]) == 0
+    capsys.readouterr()
+    numbers = json.loads((tmp_path / "numbers.json").read_text())
+    assert numbers["chance"]["cell"] == pytest.approx(0.25)
+    average = numbers["by_seed"]["average pooling"][0]
+    assert average["share"]["cell"] == pytest.approx(0.25)
+    assert average["pointing"]["cell"] == pytest.approx(0.25)
+    assert average["share"]["ink"] == pytest.approx(numbers["chance"]["ink"], rel=1e-4)
+    for name in ("localisation.png", "heat-maps.png", "heat-maps.svg", "localisation.csv", "index.html"):
+        assert (tmp_path / name).stat().st_size > 0
+    assert len(list((tmp_path / "parts").iterdir())) == 1 + 6
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "keep=0"], "keep must be"),
+        (["--set", "seeds=[]"], "name at least one of seeds and rates"),
+        (["--data", "somewhere"], "there is no folder, CSV or data set 'somewhere'"),
+        (["--data", "glyphs(cells=1, size=32, train_classes=8, test_classes=4, per_class=4)"], "the race is for"),
+    ],
+)
+def test_bad_input_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(["study", "localisation", "--miniature", "--out", str(tmp_path / "out"), *words]) == 2
+    said = capsys.readouterr()
+    assert said.err.splitlines()[-1].startswith(f"lookalike study: {message}")
+    assert list(tmp_path.iterdir()) == []

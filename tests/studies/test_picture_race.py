@@ -1,0 +1,69 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lookalike.models import create_backbone
+from lookalike.studies import picture_race
+from lookalike.studies.picture_race import Course, learn, see
+from lookalike.studies.pretraining import as_inputs
+
+CHANCE = np.random.default_rng(0)
+LABELS = np.repeat(np.arange(3), 6)
+# Classes are colours, with noise.
+PIXELS = (40 + 60 * LABELS[:, None, None, None] + CHANCE.integers(0, 40, (18, 32, 32, 3))).astype(np.uint8)
+GSP = {"num_prototypes": 4, "keep": 0.3, "sharpness": 5.0}
+COURSE = Course("gsp", GSP, "resnet8-half", 8, classes=3, per_class=2, epoch=2, epochs=2)
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    return dict(create_backbone("resnet8-half", weights="none").network.state_dict())
+
+
+def test_the_same_seed_learns_the_same_and_another_does_not(weights: dict[str, torch.Tensor]) -> None:
+    first, again, other = (
+        learn(replace(COURSE, seed=seed), weights, PIXELS, LABELS).embedder.state_dict() for seed in (0, 0, 1)
+    )
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_the_weights_that_validation_liked_best_are_kept(
+    weights: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = iter([0.9, 0.5, 0.7, 0.6])  # before training, and after each of three epochs
+    states = []
+
+    def figure(embedder: torch.nn.Module, _: object) -> float:
+        states.append({name: value.clone() for name, value in embedder.state_dict().items()})
+        return next(figures)
+
+    monkeypatch.setattr(picture_race, "_figure", figure)
+    learnt = learn(replace(COURSE, epochs=3), weights, PIXELS, LABELS, (PIXELS, LABELS))
+    assert learnt.curve == [(0, 0.9), (2, 0.5), (4, 0.7), (6, 0.6)]
+    kept = learnt.embedder.state_dict()
+    assert all(torch.equal(kept[name], states[2][name]) for name in kept)
+    assert any(not torch.equal(kept[name], states[3][name]) for name in kept)
+
+
+def test_the_zero_shot_loss_takes_its_share(weights: dict[str, torch.Tensor]) -> None:
+    plain, mixed = (learn(replace(COURSE, zero_shot=share), weights, PIXELS, LABELS) for share in (0.0, 0.5))
+    assert plain.losses[0] != mixed.losses[0]
+    name = "head.pooling.prototypes"
+    assert not torch.equal(plain.embedder.state_dict()[name], mixed.embedder.state_dict()[name])
+
+
+def test_the_nearest_prototype_has_most_of_a_place(weights: dict[str, torch.Tensor]) -> None:
+    embedder = learn(COURSE, weights, PIXELS, LABELS).embedder
+    seen = see(embedder, PIXELS)
+    assert seen.nearest.shape == seen.weights.shape == (18, 16)
+    with torch.no_grad():  # bags of a single place: all attributes are that place's
+        tokens = embedder.backbone(as_inputs(PIXELS[:1], embedder.backbone.spec))[0]
+        alone = embedder.head(tokens.unsqueeze(1), details=True).attributes
+    assert (alone.argmax(1).numpy() == seen.nearest[0]).all()
+    assert see(
+        learn(Course("average", {}, "resnet8-half", 8, epoch=1, per_class=2), weights, PIXELS, LABELS).embedder, PIXELS
+    ).nearest.shape == (18, 0)
