@@ -8,7 +8,7 @@ test: .venv/installed .venv/browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 demo: .venv/installed
 	$(BIN)/lookalike demo --out demo
