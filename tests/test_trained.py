@@ -145,14 +145,18 @@ def test_what_is_no_picture(picture: Any, model: TrainedModel) -> None:
 
 
 @pytest.mark.parametrize("bgr255", [False, True])
-def test_a_batch_is_prepared_as_each_picture_would_be(bgr255: bool) -> None:
-    spec = InputSpec(size=20, resize=26, bgr255=bgr255, mean=(0.1, 0.2, 0.3), std=(0.4, 0.7, 0.9))
+@pytest.mark.parametrize(
+    ("size", "resize", "interpolation"), [(20, 26, "bilinear"), (21, 24, "bicubic"), (9, 9, "bicubic")]
+)
+def test_a_batch_is_prepared_as_each_picture_would_be(bgr255: bool, size: int, resize: int, interpolation: Any) -> None:
+    spec = InputSpec(size, (0.1, 0.2, 0.3), (0.4, 0.7, 0.9), bgr255, interpolation, resize)
     chance = np.random.default_rng(0)
-    images = [Image.fromarray(chance.integers(0, 256, (*shape, 3), np.uint8)) for shape in ((30, 40), (90, 21))]
+    shapes = [(30, 40), (90, 21), (26, 26), (24, 33), (1, 1), (3, 100), (101, 4), (333, 499), (9, 10)]
+    images = [Image.fromarray(chance.integers(0, 256, (*shape, 3), np.uint8)) for shape in shapes]
     preparation = Preparation(spec)
-    numbers = preparation.numbers(torch.from_numpy(np.stack([preparation.crop(image) for image in images])))
-    assert torch.equal(numbers, torch.stack([evaluation_transform(spec)(image) for image in images]))
-    assert numbers.is_contiguous(memory_format=torch.channels_last)
+    batch = preparation.numbers(torch.from_numpy(np.stack([preparation.crop(image) for image in images])))
+    assert torch.equal(batch, torch.stack([evaluation_transform(spec)(image) for image in images]))
+    assert batch.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_batches_of_nothing(model: TrainedModel, files: list[Path]) -> None:

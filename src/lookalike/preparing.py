@@ -8,17 +8,16 @@ device and with the channels last, as bytes come and convolutions like them.
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms import v2
 
 from lookalike.data.reading import as_rgb, read_picture
-from lookalike.data.transforms import evaluation_transform
+from lookalike.data.transforms import LONGEST
 from lookalike.input_spec import InputSpec
 
 Pixels = NDArray[np.uint8]  # (size, size, 3)
@@ -42,7 +41,29 @@ def as_image(picture: Any, at_least: int | None = None) -> Image.Image:
             "a picture must be a path, a PIL image or an array of uint8, (H, W), (H, W, 3) or (H, W, 4), "
             f"got {array.dtype} of shape {array.shape}"
         )
-    return as_rgb(Image.fromarray(array))
+    image = Image.fromarray(array)
+    return image if image.mode == "RGB" else as_rgb(image)
+
+
+class Placement(NamedTuple):
+    """What ``evaluation_transform`` does to a picture of some size, as (width, height) or (left, top) in pixels."""
+
+    cut_from: tuple[int, int]  # of a picture longer than LONGEST to 1 only the middle is resized
+    cut: tuple[int, int]
+    resized: tuple[int, int]
+    crop_from: tuple[int, int]  # then this is the corner of the size x size that go in
+
+
+def placement(spec: InputSpec, width: int, height: int) -> Placement:
+    """
+    >>> placement(InputSpec(size=224, resize=256), 512, 1024)
+    Placement(cut_from=(0, 0), cut=(512, 1024), resized=(256, 512), crop_from=(16, 144))
+    """
+    longest = LONGEST * min(width, height)
+    cut_from = (max(0, width - longest) // 2, max(0, height - longest) // 2)
+    cut = (min(width, longest), min(height, longest))
+    resized = (spec.resize_to * cut[0] // min(cut), spec.resize_to * cut[1] // min(cut))
+    return Placement(cut_from, cut, resized, (round((resized[0] - spec.size) / 2), round((resized[1] - spec.size) / 2)))
 
 
 class Preparation:
@@ -50,12 +71,15 @@ class Preparation:
 
     def __init__(self, spec: InputSpec) -> None:
         self.spec = spec
-        steps = list(evaluation_transform(spec).transforms)  # type: ignore[attr-defined]  # it is a Compose
-        self._crop = v2.Compose(steps[: [type(step) for step in steps].index(v2.PILToTensor)])
 
     def crop(self, image: Image.Image) -> Pixels:
         """The upright RGB picture -> (size, size, 3)."""
-        return np.asarray(self._crop(image))
+        place = placement(self.spec, *image.size)
+        if place.cut != image.size:
+            image = image.crop(_box(place.cut_from, place.cut))
+        if place.resized != image.size:
+            image = image.resize(place.resized, Image.Resampling[self.spec.interpolation.upper()])
+        return np.asarray(image.crop(_box(place.crop_from, (self.spec.size, self.spec.size))))
 
     def numbers(self, pixels: Tensor) -> Tensor:
         """uint8 (B, size, size, 3) -> float32 (B, 3, size, size), channels last in memory."""
@@ -63,6 +87,10 @@ class Preparation:
         values = values.flip(1) if self.spec.bgr255 else values.mul_(1 / 255)
         mean, std = (values.new_tensor(each).view(3, 1, 1) for each in (self.spec.mean, self.spec.std))
         return values.sub_(mean).div_(std)
+
+
+def _box(corner: tuple[int, int], sides: tuple[int, int]) -> tuple[int, int, int, int]:
+    return (*corner, corner[0] + sides[0], corner[1] + sides[1])
 
 
 def batches(

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.data.transforms import LONGEST
 from lookalike.input_spec import InputSpec
+from lookalike.preparing import placement
 
 
 class Box(NamedTuple):
@@ -44,16 +44,12 @@ def evaluation_box(spec: InputSpec, width: int, height: int) -> Box:
     >>> evaluation_box(InputSpec(size=224, resize=256), 512, 1024)
     Box(left=32.0, top=288.0, width=448.0, height=448.0)
     """
-    longest = LONGEST * min(width, height)
-    first = (max(0, width - longest) // 2, max(0, height - longest) // 2)
-    sides = (min(width, longest), min(height, longest))
-    start, extent = [0.0, 0.0], [0.0, 0.0]
-    for axis in (0, 1):
-        resized = spec.resize_to * sides[axis] // min(sides)  # as torchvision rounds
-        scale = sides[axis] / resized
-        start[axis] = first[axis] + round((resized - spec.size) / 2) * scale
-        extent[axis] = spec.size * scale
-    return Box(*start, *extent)
+    place = placement(spec, width, height)
+    scales = [before / after for before, after in zip(place.cut, place.resized, strict=True)]
+    start = [
+        first + corner * scale for first, corner, scale in zip(place.cut_from, place.crop_from, scales, strict=True)
+    ]
+    return Box(*start, *(spec.size * scale for scale in scales))
 
 
 def spread(grid: NDArray[np.float32], box: Box, width: int, height: int) -> NDArray[np.float32]:

@@ -76,7 +76,7 @@ def test_while_one_is_computed_the_others_gather(
     assert len(batcher) == 10
     rest[3].cancel()  # its request was given up: not worth computing
     held.allowed.release(100)
-    wait([first, alone, *rest])
+    wait([first, alone, *rest], timeout=60)
     assert held.batches == [1, 3, 4, 1], "what runs on its own divides what came before it from what came after"
     assert order == ["alone"]
     assert rest[3].cancelled()
