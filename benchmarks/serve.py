@@ -185,7 +185,7 @@ def _timed(work: Callable[[int], Any], count: int, workers: int) -> Outcome:
 
 
 def _summary(rounds: list[dict[str, Outcome]]) -> dict[str, Any]:
-    def row(name: str) -> dict[str, float]:
+    def row(name: str) -> dict[str, float | None]:
         times = [value for each in rounds for value in each[name].milliseconds]
         ratios = [
             each[name].per_second / statistics.mean((each["before"].per_second, each["after"].per_second))
@@ -193,8 +193,8 @@ def _summary(rounds: list[dict[str, Outcome]]) -> dict[str, Any]:
         ]
         return {
             "requests_per_second": statistics.median(each[name].per_second for each in rounds),
-            "p50_ms": float(np.percentile(times, 50)) if times else float("nan"),
-            "p95_ms": float(np.percentile(times, 95)) if times else float("nan"),
+            "p50_ms": float(np.percentile(times, 50)) if times else None,
+            "p95_ms": float(np.percentile(times, 95)) if times else None,
             "ratio_to_bare": statistics.median(ratios),
         }
 
@@ -206,7 +206,7 @@ def _summary(rounds: list[dict[str, Outcome]]) -> dict[str, Any]:
 def _print(report: dict[str, Any]) -> None:
     print(f"{'':<24}{'per second':>12}{'p50 ms':>10}{'p95 ms':>10}{'x bare':>9}")
     for title, row in report["rows"].items():
-        times = "".join(f"{row[key]:>10.0f}" if row[key] == row[key] else f"{'':>10}" for key in ("p50_ms", "p95_ms"))
+        times = "".join(f"{'':>10}" if row[key] is None else f"{row[key]:>10.0f}" for key in ("p50_ms", "p95_ms"))
         print(f"{title:<24}{row['requests_per_second']:>12.1f}{times}{row['ratio_to_bare']:>9.2f}")
 
 

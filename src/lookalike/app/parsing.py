@@ -101,6 +101,7 @@ def _parser(
         description=description,
         epilog=f"example: {example}",
         exit_on_error=False,
+        allow_abbrev=False,
         print_config=None,
         formatter_class=DefaultHelpFormatter,
     )

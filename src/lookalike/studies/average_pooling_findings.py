@@ -58,6 +58,7 @@ def look_at(features: Tensor, labels: Tensor, count: int, active: float, program
         "programme off by": max(float(each.abs().max()) for each in differences),
         "programmes": len(differences),
         "radius": radius,
+        "on the circle": float((torch.linalg.vector_norm(features, dim=-1) > 1 - ROUNDING).double().mean()),
         "error": float(combined.error.mean()),
         "largest error": float(combined.error.max()),
         "violations": combined.beyond(radius, EXACT),
@@ -141,6 +142,7 @@ def seeds_table(seeds: Sequence[int], seen: Sequence[Seen]) -> Table:
     columns = {
         "MAP@R, %": ("MAP@R", 100, 1),
         "of PCC": ("MAP@R of PCC", 100, 1),
+        "clipped, %": ("on the circle", 100, 0),
         "covering radius": ("radius", 1, 4),
         "mean error": ("error", 1, 4),
         "largest": ("largest error", 1, 4),
@@ -155,8 +157,9 @@ def seeds_table(seeds: Sequence[int], seen: Sequence[Seen]) -> Table:
         for seed, one in zip(seeds, seen, strict=True)
     ]
     notes = [
-        "error: the distance between average (GAP) and mixture of prototypes (PCC); overlap: of the hulls of active "
-        "prototypes, as a share of the smaller, mean over pairs; places that agree with the decision of the mean score"
+        "clipped: local features that lie on the unit circle; error: the distance between average (GAP) and mixture "
+        "of prototypes (PCC); overlap: of the hulls of active prototypes, as a share of the smaller, mean over pairs; "
+        "places that agree with the decision of the mean score"
     ]
     return Table([Column("seed", "left"), *map(Column, columns)], lines, notes=notes)
 

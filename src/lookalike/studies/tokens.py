@@ -38,7 +38,7 @@ CAPTIONS = {
     "margins": "MAP@R and overlap of the class hulls over the margin of the loss, mean and deviation over seeds.",
     "chosen": "The plane before and after training, the margin chosen by validation for each pooling (first seed).",
     "published": "The same with the published margin for both.",
-    "training": "MAP@R over training, mean and range over seeds; a run that has stopped keeps its best.",
+    "training": "MAP@R over training, a line for each seed; marked where it was best, which is what was kept.",
 }
 
 

@@ -140,10 +140,19 @@ def notes(settings: "Tokens", results: Results) -> list[str]:
         "plain distances. Tokens start all over the square, prototypes at tokens, by greedy k-centre. Validation and "
         "test are fresh samples of the same classes: with trainable tokens there can be no others."
     ]
+    side = 2 * settings.bound * settings.share
+    if settings.published_margin > side:
+        said.append(
+            f"Why the margin decides: with GAP a share of {1 - settings.share:g} of every vector is background, so "
+            f"classes have a square of side {side:g} to live in, less than the published {settings.published_margin:g}. "
+            "The loss goes on pushing all of them, and the figures show them driven into a few heaps; with a small "
+            "margin, average pooling draws the background tokens together and sets the classes around them. GSP, which "
+            "leaves the background out, has the whole square."
+        )
     if running:
         said.append(
             f"{running} of {total} runs had still improved within the patience when the budget of {longest} epochs was "
-            "used up: their figures are lower bounds."
+            "used up, and might have gone on to."
         )
     return said
 

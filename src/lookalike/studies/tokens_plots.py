@@ -73,7 +73,7 @@ def _plane(panel: Any, vectors: Tensor, labels: Tensor, points: Any, prototypes:
     panel.scatter(
         [], [], s=90, marker="o", fc="#dddddd", ec=INK, label="hull of the samples of a class, with its number"
     )
-    reach = 1.08 * max(0.01, float(np.abs(points).max()))
+    reach = 1.08 * float(np.abs(np.concatenate([points, prototypes])).max())
     panel.set(
         xlim=(-reach, reach),
         ylim=(-reach, reach),
@@ -138,20 +138,13 @@ def draw_curves(
         for panel, title, margins in zip(panels, titles, (best, dict.fromkeys(NAMES, published)), strict=True):
             for name in NAMES:
                 own = style(name)
-                runs = curves[name][margins[name]]
-                longest = max(map(len, runs))
-                # A run that has stopped keeps what it had at its best.
-                table = 100 * np.array([[*run, *[max(run)] * (longest - len(run))] for run in runs])
-                x = steps * np.arange(longest)
-                panel.plot(
-                    x,
-                    table.mean(0),
-                    color=own.colour,
-                    ls=own.line,
-                    lw=2,
-                    label=f"{NAMES[name]}, margin {margins[name]:g}",
-                )
-                panel.fill_between(x, table.min(0), table.max(0), color=own.colour, alpha=0.2, lw=0)
+                for number, curve in enumerate(curves[name][margins[name]]):
+                    label = None if number else f"{NAMES[name]}, margin {margins[name]:g}"
+                    percent = 100 * np.array(curve)
+                    panel.plot(steps * np.arange(len(curve)), percent, c=own.colour, ls=own.line, lw=1.6, label=label)
+                    panel.plot(
+                        steps * percent.argmax(), percent.max(), own.marker, c=own.colour, ms=6, mec=INK, mew=0.6
+                    )
             panel.set(xlabel="training steps", ylabel="MAP@R of validation samples, %", ylim=(0, 102), title=title)
             panel.legend(loc="lower right")
     return drawn
