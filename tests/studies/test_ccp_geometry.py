@@ -274,8 +274,14 @@ def test_verdict_on_alternating(figures: tuple[float, float], radius: float, ver
 
 @pytest.mark.parametrize(("samples", "verdict"), [(0.91, "reproduced"), (0.86, "partly"), (0.99, "not reproduced")])
 def test_verdict_on_samples(samples: float, verdict: str) -> None:
-    measured = {ALTERNATING: [_measured(0.9)], SAMPLES: [_measured(samples)]}
+    measured = {ALTERNATING: [_measured(0.9)] * 2, SAMPLES: [_measured(samples)] * 2}
     assert ccp_geometry_claims.samples_claim(measured, "digits").verdict == verdict
+
+
+def test_one_seed_is_never_more_than_partly() -> None:
+    measured = {ONE: [_measured(0.8)], ALTERNATING: [_measured(0.9, 0.2)], SAMPLES: [_measured(0.9)]}
+    assert ccp_geometry_claims.alternating_claim(measured, "digits").verdict == "partly"
+    assert ccp_geometry_claims.samples_claim(measured, "digits").verdict == "partly"
 
 
 def test_verdict_on_the_proposition() -> None:
@@ -289,7 +295,9 @@ def test_verdict_on_the_proposition() -> None:
 def test_verdict_on_unseen_classes() -> None:
     def said(after: Measured) -> str:
         test = {ONE: [0.2], ALTERNATING: [0.3]}
-        return ccp_geometry_claims.unseen_claim({ONE: [_measured(0.2)], ALTERNATING: [after]}, test, "birds").verdict
+        return ccp_geometry_claims.unseen_claim(
+            {ONE: [_measured(0.2)] * 2, ALTERNATING: [after] * 2}, test, "birds"
+        ).verdict
 
     assert said(_measured(0.3, own=0.05, distance=1.1)) == "reproduced"
     assert said(_measured(0.3, own=0.15, distance=1.1)) == "partly"

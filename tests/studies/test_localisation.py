@@ -76,6 +76,7 @@ def test_average_pooling_is_chance_and_the_whole_weight_on_the_cell_is_all() -> 
         ([0.5, 0.2, 0.3], 0.3, False),
         ([0.5, 0.6], [0.45, 0.55], True),  # seed by seed
         ([0.2, 0.3], [0.5, 0.6], False),
+        ([0.505, 0.605], [0.5, 0.6], False),  # agreed upon, but next to nothing
         ([0.9], 0.1, None),
     ],
 )

