@@ -144,7 +144,7 @@ def notes(settings: "Tokens", results: Results) -> list[str]:
     if settings.published_margin > side:
         said.append(
             f"Why the margin matters: with GAP a share of {1 - settings.share:g} of every vector is background, so "
-            f"{settings.classes} classes have a square of side {side:g} to live in, and the published margin is larger: "
+            f"{settings.classes} classes have a square of side {side:g} to live in, and the published margin is more: "
             "they cannot all be that far apart, and the loss goes on pushing. GSP, as far as it leaves the background "
             "out, has the whole square."
         )
