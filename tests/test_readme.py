@@ -1,6 +1,7 @@
 """The README and the docs say what is true: their Python runs, their files exist, importing stays light."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,13 +11,35 @@ import pytest
 from lookalike.app import main
 
 ROOT = Path(__file__).parents[1]
+TRAINING = [
+    "--backbone",
+    "resnet8-half",
+    "--start",
+    "random",
+    "--no-freeze-backbone",
+    "--size",
+    "32",
+    "--dim",
+    "8",
+    "--crop",
+    "none",
+    "--steps",
+    "2",
+]
+TRAINING += ["--batch-size", "8", "--per-class", "2", "--evaluate-every", "2", "--workers", "0", "--device", "cpu"]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_in_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_in_the_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, class_folders: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     scope: dict[str, object] = {}
+    if page.name == "search.md":  # begins where somebody has trained a model
+        scope["picture"] = shutil.copy(next(class_folders.rglob("*.png")), "new.jpg")
+        shutil.copytree(class_folders, "my_pictures")
+        assert main(["train", "my_pictures", "--out", "runs/mine", *TRAINING]) == 0
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
         exec(compile(block, str(page), "exec"), scope)
     if page.name == "README.md":

@@ -103,7 +103,7 @@ CASES: dict[str, tuple[Callable[[int], Pooling], Reference]] = {
     "gem, one power for each channel": (per_channel, gem(lambda dim: [1.5 + d for d in range(dim)])),
     "gem, fixed": (lambda dim: GeneralizedMeanPool(dim, 0.5, learn=False), gem(lambda dim: [0.5] * dim)),
     "lse": (LogSumExpPool, lse(10.0)),
-    "lse, learnt": (lambda dim: LogSumExpPool(dim, 0.7, learn=True), lse(0.7)),
+    "lse, learnt": (lambda dim: LogSumExpPool(dim, 0.75, learn=True), lse(0.75)),
     "gemax": (GeneralizedMaxPool, generalized_max(1.0)),
     "gemax, small ridge": (lambda dim: GeneralizedMaxPool(dim, 1e-2), generalized_max(1e-2)),
     "weldon": (WeldonPool, weldon(3, 3)),

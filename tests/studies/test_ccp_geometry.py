@@ -317,6 +317,16 @@ def test_diversity_needs_a_second_problem(courses: dict[str, list[Course]]) -> N
         assert told.verdict == verdict
 
 
+def test_a_first_problem_that_ends_early_is_told(courses: dict[str, list[Course]]) -> None:
+    course = courses[ALTERNATING][0]
+    first = course.snapshots[0]
+    poor = course._replace(snapshots=[first._replace(figure=0.1), *course.snapshots[1:]])
+    good = course._replace(snapshots=[first._replace(figure=1.0), *course.snapshots[1:]])
+    (note,) = ccp_geometry_claims.early_note({**courses, ALTERNATING: [poor]})
+    assert f"ended at step {first.step}, with a MAP@R of 10.0" in note
+    assert ccp_geometry_claims.early_note({**courses, ALTERNATING: [good]}) == []
+
+
 def test_figures_have_all_that_there_is(courses: dict[str, list[Course]]) -> None:
     labels, names = PARTS.validation.labels, list("abcd")
     shown = draw_plane(courses, labels, names, BUDGET.proxies)

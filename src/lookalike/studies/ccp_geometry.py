@@ -27,6 +27,7 @@ from lookalike.studies.ccp_geometry_claims import (
     by_class_and_number,
     collapse_claim,
     diversity_claim,
+    early_note,
     measure,
     measure_unseen,
     plane_table,
@@ -184,6 +185,7 @@ def find(settings: CcpGeometry, bench: Bench) -> Findings:
         notes=[
             f"Rates chosen on held-out pictures with one problem: {rate:g} in the disc, {unseen_rate:g} for unseen "
             "classes.",
+            *early_note(courses),
             *([] if shared is not None else ["Drawn letters stand for MNIST: --data mnist:FOLDER names the digits."]),
             *([] if strange is not None else ["Drawn letters stand for CUB: --data cub:FOLDER names the birds."]),
             *(

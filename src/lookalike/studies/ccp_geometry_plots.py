@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Courses = dict[str, list["Course"]]
 SHOWN = 5  # discs of alternating problems: the first ones and the last
 CLASSES_SHOWN = 12  # unseen ones, in the plane
+LEAST = 1e-5  # gap or radius, in logarithms
 STYLES = {
     ONE: Style("#8a8a8a", "o", line=":"),
     ALTERNATING: Style("#0072B2", "s", line="-"),
@@ -127,38 +128,42 @@ def draw_problems(courses: Courses, labels: Labels, count: int) -> Figure:
         for panel in (cover, pool):
             panel.set(xlim=(0.5, last + 0.5), ylim=(0, 1.08 * panel.get_ylim()[1]))
             panel.set_xticks(range(1, last + 1, -(-last // 8)))
-        pool.legend(loc="best", fontsize=8)
+        pool.set_ylim(0, 1.4 * pool.get_ylim()[1])  # room for the legend
+        pool.legend(loc="upper left", fontsize=8)
         if not any(len(line.get_xdata()) for line in pool.get_lines()):
             pool.text(0.5, 0.5, "no problem ended", transform=pool.transAxes, ha="center")
     return drawn
 
 
 def draw_gap(gaps: dict[str, list[Gap]]) -> Figure:
+    """Both in logarithms; what is smaller than LEAST is drawn there."""
+    titles = {
+        "printed": "all anchors count alike, as printed",
+        "weighted": "each counts for the pictures nearest to it",
+    }
+    everything = [each for sets in gaps.values() for each in sets]
+    smallest = min((value for each in everything for value in each), default=LEAST)
+    bottom, top = max(LEAST, smallest) / 2, 2 * max((each.radius for each in everything), default=1.0)
     with look():
-        drawn, axes = figure(11, 4.8, 1, 2)
-        top = max((each.radius for sets in gaps.values() for each in sets), default=1.0)
-        for panel, field, title in zip(
-            axes,
-            ("printed", "weighted"),
-            ("all anchors count alike, as printed", "each counts for the pictures nearest to it"),
-            strict=True,
-        ):
-            panel.plot([0, top], [0, top], color=FAINT, linewidth=1.2, label="gap = radius")
+        drawn, axes = figure(11, 5, 1, 2)
+        for panel, (field, title) in zip(axes, titles.items(), strict=True):
+            panel.plot([bottom, top], [bottom, top], color=INK, linewidth=0.8, label="gap = radius")
             for name, sets in gaps.items():
                 style = GAPS[name]
                 panel.scatter(
-                    [each.radius for each in sets],
-                    [getattr(each, field) for each in sets],
+                    [max(LEAST, each.radius) for each in sets],
+                    [max(LEAST, getattr(each, field)) for each in sets],
                     s=26,
                     marker=style.marker,
                     facecolors="none" if name == "random" else style.colour,
                     edgecolors=style.colour,
                     label=f"anchors: {name}",
                 )
-            highest = max((getattr(each, field) for sets in gaps.values() for each in sets), default=1.0)
-            panel.set_ylim(-0.04 * highest, 1.15 * highest)
-            panel.set(xlabel="covering radius of the anchors (largest of the classes)", ylabel="loss gap", title=title)
-        axes[0].legend(loc="upper left", fontsize=9)
+            panel.set(xscale="log", yscale="log", ylim=(bottom, top), title=title)
+            panel.set(xlabel="covering radius of the anchors (largest of the classes)", ylabel="loss gap")
+            nearest = min((max(LEAST, each.radius) for each in everything), default=LEAST)
+            panel.set_xlim(nearest / 1.5, top)
+        drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return drawn
 
 

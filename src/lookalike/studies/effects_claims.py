@@ -8,9 +8,10 @@ and the spread of the rest, over all points together, says how much two means ma
 
     rest^2 = sum_pb (x_pb - mean_p - mean_b + mean)^2 / ((P - 1)(B - 1)),     error of a difference = rest sqrt(2 / B)
 
-"Above" and "below" mean by more than two such errors, "alike" means within two of the mean of those compared. Of a
-claim with several parts: all hold, reproduced; none, not reproduced; else partly. With one block nothing is known of
-chance, and nothing is tested; nor where training made less than half of the models better than they began.
+"Above" and "below" mean by more than two such errors and a tenth of a point, which few seeds may agree upon by chance
+and which nobody would notice; "alike" means within that of the mean of those compared. Of a claim with several parts:
+all hold, reproduced; none, not reproduced; else partly. With one block nothing is known of chance, and nothing is
+tested; nor where training made less than half of the models better than they began.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from lookalike.studies.effects_axis import Axis, Point
 from lookalike.studies.study import Claim, Verdict
 
 ERRORS = 2.0  # of a difference that counts
+LEAST = 0.1  # points
 LEAST_LEARNT = 0.5
 KEEP, M, SHARPNESS = (f"pooling_settings.{name}" for name in ("keep", "num_prototypes", "sharpness"))
 LITTLE_KEPT, MANY_PROTOTYPES, ENOUGH_ROUNDS, STABLE_SIZE = 0.4, 64, 25, 128
@@ -68,7 +70,8 @@ class Measured:
         """By which two means must differ to count; NaN where most models did not learn: then all is as it began."""
         if self.learnt < LEAST_LEARNT:
             return float("nan")
-        return ERRORS * self.rest * float(np.sqrt(2 / self.figures.shape[1]))
+        error = self.rest * float(np.sqrt(2 / self.figures.shape[1]))
+        return error if np.isnan(error) else max(LEAST, ERRORS * error)
 
     def of(self, series: str, **values: Callable[[Any], bool]) -> Array:
         """Means of the points of a series whose values, by their short names, pass all tests."""
@@ -372,7 +375,7 @@ def chance(m: Measured, margin: float | None = None) -> str:
         return f" (training made only {m.learnt:.0%} of the models better than they began: more steps are needed)"
     if np.isnan(margin):
         return " (one seed: nothing is known of chance)"
-    return f" (two errors of a difference: {margin:.2f})"
+    return f" (a difference counts from {margin:.2f} on)"
 
 
 RULES: dict[str, Callable[[Measured], list[Claim]]] = {

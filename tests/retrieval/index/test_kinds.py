@@ -148,3 +148,16 @@ def test_it_is_learnt_anew_when_most_is_new_or_gone(model: TrainedModel, tmp_pat
         idx.delete([item.id for item in items[:1000]])
         assert idx.search(vectors[2400:2401], 1)[0][0].item == items[2400]
         assert len(idx._structure) == 1500
+
+
+def test_what_other_libraries_do_to_faiss_does_not_matter() -> None:
+    """pytorch-metric-learning, for one, imports this, and it changes FAISS for everybody."""
+    import faiss
+    import faiss.contrib.torch_utils
+
+    assert hasattr(faiss.IndexFlat, "search_numpy")
+    vectors = draw(50, dim=8)
+    mask = np.arange(50) % 2 == 0
+    _, places = Structure.build("flat", vectors).search(vectors[:4], 3, mask)
+    assert places[0, 0] == 0
+    assert (places % 2 == 0).all()

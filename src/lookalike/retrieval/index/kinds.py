@@ -100,7 +100,8 @@ class Structure:
             settings = faiss.SearchParametersHNSW(sel=selector, efSearch=max(index.hnsw.efSearch, 2 * k))
         else:
             settings = faiss.SearchParameters(sel=selector) if selector is not None else None
-        found, places = index.search(queries, k, params=settings)
+        # faiss.contrib.torch_utils, which other libraries import, replaces the search by one that takes no settings.
+        found, places = getattr(index, "search_numpy", index.search)(queries, k, params=settings)
         return found, places
 
     def _tune(self, vectors: Vectors) -> None:
