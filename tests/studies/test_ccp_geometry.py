@@ -279,9 +279,16 @@ def test_verdict_on_samples(samples: float, verdict: str) -> None:
 
 
 def test_one_seed_is_never_more_than_partly() -> None:
-    measured = {ONE: [_measured(0.8)], ALTERNATING: [_measured(0.9, 0.2)], SAMPLES: [_measured(0.9)]}
+    measured = {ONE: [_measured(0.8)], ALTERNATING: [_measured(0.9, 0.2)], SAMPLES: [_measured(0.91)]}
     assert ccp_geometry_claims.alternating_claim(measured, "digits").verdict == "partly"
     assert ccp_geometry_claims.samples_claim(measured, "digits").verdict == "partly"
+
+
+def test_the_same_weights_test_nothing() -> None:
+    same = {ONE: [_measured(0.8), _measured(0.9)], ALTERNATING: [_measured(0.8, float("nan")), _measured(0.9)]}
+    assert ccp_geometry_claims.alternating_claim(same, "digits").verdict == "not tested"
+    test = {ONE: [0.2], ALTERNATING: [0.2]}
+    assert ccp_geometry_claims.unseen_claim(same, test, "birds").verdict == "not tested"
 
 
 def test_verdict_on_the_proposition() -> None:
@@ -346,13 +353,14 @@ def test_figures_have_all_that_there_is(courses: dict[str, list[Course]]) -> Non
 def test_as_it_is_typed(tmp_path: Path) -> None:
     out = tmp_path / "out"
     argv = ["study", "ccp-geometry", "--miniature", "--out", str(out)]
-    assert main([*argv, "--set", "rates=0.003, unseen_rates=0.001, letters=4, batch=8, per_class=2"]) == 0
+    assert main([*argv, "--set", "rates=0.003, letters=4, batch=8, per_class=2"]) == 0
     for name in ("plane", "problems", "gap", "unseen"):
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert b"</svg>" in (out / f"{name}.svg").read_bytes()
     numbers = json.loads((out / "numbers.json").read_text())
     assert len(numbers["claims"]) == 6
     assert numbers["rate"] == 0.003
+    assert set(numbers["unseen"][ONE][0]) == {"figure", "own_radius", "distance"}
     assert set(numbers["plane"]) == {ONE, ALTERNATING, SAMPLES}
     assert "mnist" in (out / "index.html").read_text()
 

@@ -70,17 +70,20 @@ class CcpGeometry:
     unseen_proxies: int = value("likewise")
     unseen_pool: int = value("likewise")
     unseen_margin: float = value("of the loss there")
-    unseen_rates: tuple[float, ...] = value("to choose from there")
+    unseen_rate: float = value("of photographs, where a projection is trained; letters choose from rates")
     unseen_backbone: str = value("of photographs, frozen")
     unseen_size: int = value("of photographs, in pixels")
     unseen_letters: int = value("classes of the drawn set", budget=True)
     unseen_each: int = value("pictures of each letter", budget=True)
-    unseen_steps: int = value("of each run there", budget=True)
-    unseen_evaluate_every: int = value("steps", budget=True)
+    unseen_letter_steps: int = value("of each run there, with letters", budget=True)
+    unseen_steps: int = value("of each run there, with photographs", budget=True)
+    unseen_evaluate_every: int = value("steps, with photographs", budget=True)
+    unseen_seeds: tuple[int, ...] = value("of the runs there", budget=True)
 
     def __post_init__(self) -> None:
         counts = ("dim", "proxies", "problem_patience", "batch", "per_class", "train", "evaluate_every", "steps")
-        for name in (*counts, "pilot_steps", "unseen_dim", "unseen_proxies", "unseen_steps", "unseen_evaluate_every"):
+        unseen = ("unseen_dim", "unseen_proxies", "unseen_steps", "unseen_letter_steps", "unseen_evaluate_every")
+        for name in (*counts, "pilot_steps", *unseen):
             check_count(name, getattr(self, name))
         for name in ("validation", "test", "unseen_each"):
             check_count(name, getattr(self, name), least=2)
@@ -93,11 +96,13 @@ class CcpGeometry:
             raise ValueError(f"margins must be two numbers, positive and negative, got {self.margins}")
         for name, least in (("pool", self.proxies), ("unseen_pool", self.unseen_proxies)):
             check_count(name, getattr(self, name), least=least)
-        for name in ("rates", "unseen_rates", "seeds", "anchors"):
+        for name in ("rates", "seeds", "unseen_seeds", "anchors"):
             if not getattr(self, name):
                 raise ValueError(f"{name} must not be empty")
-        for rate in (*self.rates, *self.unseen_rates, self.unseen_margin):
+        for rate in self.rates:
             check_range("every one of rates", rate, 0, None)
+        for name in ("unseen_rate", "unseen_margin"):
+            check_range(name, getattr(self, name), 0, None)
         for each in self.anchors:
             check_count("every one of anchors", each)
 
@@ -108,6 +113,9 @@ class CcpGeometry:
     def unseen_budget(self, rate: float, steps: int) -> Budget:
         problem = (self.unseen_proxies, self.unseen_pool, self.pull, self.problem_patience)
         return Budget(steps, self.unseen_evaluate_every, rate, *problem, self.batch, self.per_class, self.weight_decay)
+
+    def letter_budget(self, rate: float, steps: int) -> Budget:
+        return self.unseen_budget(rate, steps)._replace(evaluate_every=self.evaluate_every)
 
 
 def find(settings: CcpGeometry, bench: Bench) -> Findings:
@@ -131,9 +139,10 @@ def find(settings: CcpGeometry, bench: Bench) -> Findings:
     gaps = all_gaps(courses, parts, settings)
 
     unseen_parts, unseen_race = _unseen_race(strange, settings, bench)
-    unseen_rate = unseen_race.choose_rate(settings.unseen_rates)
+    unseen_rate = unseen_race.choose_rate(settings.rates if strange is None else (settings.unseen_rate,))
+    unseen_steps = settings.unseen_letter_steps if strange is None else settings.unseen_steps
     unseen = {
-        kind: [unseen_race.run(kind, unseen_rate, settings.unseen_steps, seed) for seed in settings.seeds]
+        kind: [unseen_race.run(kind, unseen_rate, unseen_steps, seed) for seed in settings.unseen_seeds]
         for kind in (ONE, ALTERNATING)
     }
     held_out = {kind: [measure_unseen(course, unseen_parts) for course in runs] for kind, runs in unseen.items()}
@@ -170,7 +179,10 @@ def find(settings: CcpGeometry, bench: Bench) -> Findings:
             "rate": rate,
             "unseen_rate": unseen_rate,
             "plane": {kind: [each._asdict() for each in runs] for kind, runs in measured.items()},
-            "unseen": {kind: [each._asdict() for each in runs] for kind, runs in held_out.items()},
+            "unseen": {
+                kind: [{name: each for name, each in run._asdict().items() if each == each} for run in runs]  # no NaN
+                for kind, runs in held_out.items()
+            },
             "unseen_test": test,
             "gaps": {name: [each._asdict() for each in sets] for name, sets in gaps.items()},
             "curves": {kind: [course.curve for course in runs] for kind, runs in courses.items()},
@@ -183,8 +195,8 @@ def find(settings: CcpGeometry, bench: Bench) -> Findings:
             },
         },
         notes=[
-            f"Rates chosen on held-out pictures with one problem: {rate:g} in the disc, {unseen_rate:g} for unseen "
-            "classes.",
+            f"Rate chosen on held-out pictures with one problem: {rate:g} in the disc"
+            + (f", {unseen_rate:g} for unseen letters." if strange is None else "."),
             *early_note(courses),
             *([] if shared is not None else ["Drawn letters stand for MNIST: --data mnist:FOLDER names the digits."]),
             *([] if strange is not None else ["Drawn letters stand for CUB: --data cub:FOLDER names the birds."]),
@@ -241,6 +253,7 @@ def _unseen_race(strange: Any, settings: CcpGeometry, bench: Bench) -> tuple[Par
             embedder = Embedder(create_backbone(NETWORK), dim, "average", normalise="clip")
             return embedder.to(memory_format=torch.channels_last)
 
+        budget = settings.letter_budget
     else:
         parts = features_of(strange, settings.unseen_backbone, settings.unseen_size, bench)
 
@@ -251,7 +264,8 @@ def _unseen_race(strange: Any, settings: CcpGeometry, bench: Bench) -> tuple[Par
                 head.start_from_pca(features, scale_to_median_norm=1.0)
             return head
 
-    return parts, Race("unseen", parts, loss, dim, network, settings.unseen_budget, settings, bench)
+        budget = settings.unseen_budget
+    return parts, Race("unseen", parts, loss, dim, network, budget, settings, bench)
 
 
 def all_gaps(courses: Courses, parts: Parts, settings: CcpGeometry) -> dict[str, list[Gap]]:

@@ -69,7 +69,11 @@ def drawn_with_unseen_classes(classes: int, each: int) -> Parts:
 
 
 def features_of(pictures: Pictures, backbone: str, size: int, bench: Bench) -> Parts:
-    """Averaged features (n, 1, C) of a frozen backbone: on them the projection is what it is behind average pooling."""
+    """Averaged features (n, 1, C) of a frozen backbone: on them the projection is what it is behind average pooling.
+
+    Their mean over the training pictures is taken away: all have it in common, every pair would be taken for similar,
+    and proxies would flee from it to the other side of the ball.
+    """
     if starts_random(backbone):
         raise ValueError(f"{backbone} comes without weights: it cannot be frozen")
     train, validation = hold_out_classes(
@@ -89,7 +93,8 @@ def features_of(pictures: Pictures, backbone: str, size: int, bench: Bench) -> P
         return found
 
     found = bench.part(f"features {pictures.name}", compute)
-    vectors = [torch.from_numpy(found[name if name in found else "b"]).unsqueeze(1) for name in "abc"]
+    middle = found["a"].mean(0)
+    vectors = [torch.from_numpy(found[name if name in found else "b"] - middle).unsqueeze(1) for name in "abc"]
     return Parts(*(Part(each, table.labels) for each, table in zip(vectors, tables, strict=True)))
 
 

@@ -131,6 +131,8 @@ def _along(
     found.figures[axis.name] = (drawn, f"{caption} {'models' if blocks > 1 else 'model'} each. Source: {axis.source}.")
     found.tables[axis.name] = _table(measured, results)
     found.claims += [*claims, *more]
+    if unsaid := [each.name for each in axis.series if "zero-shot" in each.methods and "zero-shot" not in each.name]:
+        found.notes.append(f"{axis.name}: with the zero-shot loss, as in the papers' tables: {', '.join(unsaid)}.")
     if axis.quick and which != "all":
         found.notes.append(f"{axis.name}: for the few steps, {', '.join(f'{k}={v}' for k, v in axis.quick.items())}.")
     found.numbers["axes"][axis.name] = {

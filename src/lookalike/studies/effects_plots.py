@@ -41,7 +41,7 @@ def lines(m: Measured) -> Figure:
         drawn, [axes] = figure(8.0, 4.6)
         chosen = _styles_of(m, groups)
         xs = sorted({float(m.points[i].values[name]) for where in groups.values() for i in where if m.points[i].values})
-        is_log = min(xs) > 0 and max(xs) / min(xs) > WIDE
+        is_log = max(xs) > 1 and min(xs) > 0 and max(xs) / min(xs) > WIDE  # shares are not
         for label, where in groups.items():
             own = chosen[label]
             if not m.points[where[0]].values:
