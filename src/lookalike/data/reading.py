@@ -21,7 +21,7 @@ import struct
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -67,7 +67,9 @@ def read_picture(path: str | Path, *, at_least: int | None = None, pixel_limit: 
                 image.draft(None, (at_least, at_least))
             with _one_at_a_time() if width * height > (Image.MAX_IMAGE_PIXELS or pixel_limit) else nullcontext():
                 image.load()
-            return _rgb(_upright(image))
+            with suppress(Exception):  # broken EXIF data says nothing about the pixels
+                ImageOps.exif_transpose(image, in_place=True)
+            return _rgb(image)
     except UnreadablePicture:
         raise
     except Exception as error:  # a damaged file can make a decoder raise anything
@@ -76,7 +78,11 @@ def read_picture(path: str | Path, *, at_least: int | None = None, pixel_limit: 
 
 def as_rgb(image: Image.Image) -> Image.Image:
     """A picture that is already in memory as every other one: mode RGB, upright."""
-    return _rgb(_upright(image))
+    try:
+        upright = ImageOps.exif_transpose(image)
+    except Exception:  # broken EXIF data says nothing about the pixels
+        upright = image.copy()
+    return _rgb(upright)
 
 
 def verify(path: str | Path, *, pixel_limit: int = PIXEL_LIMIT) -> str | None:
@@ -142,13 +148,6 @@ def _one_at_a_time() -> Iterator[None]:
     with _HUGE, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         yield
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # broken EXIF data says nothing about the pixels
-        return image.copy()
 
 
 def _rgb(image: Image.Image) -> Image.Image:
