@@ -1,11 +1,8 @@
 """The centre regularisers against the published formulas, written plainly; where centres come from; the draw."""
 
 import copy
-import importlib.util
-import json
 import pickle
 from math import inf, log, nan
-from pathlib import Path
 
 import pytest
 import torch
@@ -429,33 +426,3 @@ def test_more_mistakes():
         CentreSpread(5, 4)(torch.randn(2, 3), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match=r"labels must lie in 0..4 for 5 classes"):
         CentreSpread(5, 4)(torch.randn(2, 4), torch.tensor([0, 5]))
-
-
-@pytest.fixture(scope="module")
-def benchmark():
-    file = Path(__file__).parents[2] / "benchmarks" / "centres.py"
-    specification = importlib.util.spec_from_file_location("benchmark_centres", file)
-    module = importlib.util.module_from_spec(specification)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(file.parent))  # where a script finds what it shares with others
-        specification.loader.exec_module(module)
-    return module
-
-
-def test_the_benchmark_runs_and_writes_json(benchmark, tmp_path, capsys):
-    benchmark.main(["--quick", "--json", str(tmp_path / "centres.json")])
-    report = json.loads((tmp_path / "centres.json").read_text())
-    assert [entry["size"]["classes"] for entry in report["sizes"]] == benchmark.QUICK_CLASSES
-    for entry in report["sizes"]:
-        assert entry["rows"].keys() == benchmark.CONTESTANTS.keys()
-        assert entry["rows"]["all pairs"]["value"] == pytest.approx(entry["rows"]["plain"]["value"], rel=1e-4)
-    printed = capsys.readouterr().out
-    assert all(name in printed for name in benchmark.CONTESTANTS)
-
-
-def test_the_benchmark_refuses_bad_usage_and_different_energies(benchmark, capsys):
-    with pytest.raises(RuntimeError, match="nothing to compare"):
-        benchmark.check_agreement(1.0, 1.1)
-    with pytest.raises(SystemExit, match="2"):
-        benchmark.main(["--classes", "10,many"])
-    assert "--classes must be whole numbers with commas between them, got 10,many" in capsys.readouterr().err

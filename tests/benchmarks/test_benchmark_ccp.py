@@ -1,25 +1,10 @@
 """The benchmark of CCP runs and writes what it promises. Its times are never asserted."""
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "ccp.py"
-
-
-@pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("benchmark_ccp", BENCHMARK)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARK.parent))  # where a script finds what it shares with others
-        specification.loader.exec_module(module)
-    return module
 
 
 def test_runs_and_writes_json(benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 """The benchmark of poolings runs and writes what it promises. Its times are never asserted."""
 
-import importlib.util
+import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,20 +11,7 @@ import torch
 
 from lookalike import pooling as poolings
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("benchmark_pooling", BENCHMARKS / "pooling.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))  # where a script finds what it shares with others
-        specification.loader.exec_module(module)
-    return module
 
 
 def test_runs_and_writes_json_and_figure(

@@ -1,6 +1,5 @@
 """The benchmark of re-ranking runs, measures as retrieval_metrics does, and keeps the query out of the references."""
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -10,18 +9,6 @@ import pytest
 
 from lookalike import retrieval_metrics
 from lookalike.retrieval.rerank import augment_database
-
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "rerank.py"
-
-
-@pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("benchmark_rerank", BENCHMARK)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 def test_runs_and_writes_json(benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

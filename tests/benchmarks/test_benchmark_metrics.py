@@ -1,26 +1,11 @@
 """The benchmark of the metrics runs and writes what it promises. Its times are never asserted."""
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "metrics.py"
-
-
-@pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("benchmark_metrics", BENCHMARK)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARK.parent))  # where a script finds what it shares with others
-        specification.loader.exec_module(module)
-    return module
 
 
 def test_runs_and_writes_json(benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
