@@ -19,6 +19,7 @@ from server_pictures import encoded, noise
 from lookalike.app import main
 from lookalike.app.server import Keys, create_app
 from lookalike.retrieval import index
+from lookalike.retrieval.index.reranked import METHODS
 from lookalike.trained import TrainedModel, load
 
 uvicorn = pytest.importorskip("uvicorn", reason="the page is served by uvicorn")
@@ -164,7 +165,11 @@ def hits_shown(page: Any) -> list[tuple[str, str]]:
 
 def expected(idx: index.Index, vector: np.ndarray, k: int = 12, *, where: str | None = None, without: str = "") -> Any:
     found = idx.search(vector[None], k + 1, where=where)[0]
-    return [(hit.item.label or "no label", f"{hit.distance:.3f}") for hit in found if hit.item.id != without][:k]
+    return as_shown([hit for hit in found if hit.item.id != without][:k])
+
+
+def as_shown(hits: list[index.Hit]) -> list[tuple[str, str]]:
+    return [(hit.item.label or "no label", f"{hit.distance:.3f}") for hit in hits]
 
 
 def striped(idx: index.Index, place: int = 5) -> index.Item:
@@ -279,6 +284,52 @@ def test_filter_by_label(page: Any, collection: index.Index) -> None:
     expect(page.locator("#hits .card:not(.waiting)")).to_have_count(1)
     page.locator("#label").select_option(label="All labels")
     expect(page.locator("#hits .card:not(.waiting)")).to_have_count(12)
+
+
+def test_re_ranking(page: Any, collection: index.Index) -> None:
+    item = striped(collection)
+    vector = collection.vectors([item.id])
+
+    def wanted(method: str, where: str | None = None) -> list[tuple[str, str]]:
+        return as_shown(index.search_reranked(collection, vector, 12, where, method, without=item.id)[0])
+
+    control = page.get_by_label("Re-ranking")
+    assert control.locator("option").evaluate_all("all => all.map(one => one.value)") == list(METHODS)
+    assert len({tuple(wanted(method)) for method in METHODS}) == len(METHODS), "or one could stand for another"
+    plain = search_with(page, item)
+    assert plain == wanted("none")
+    expect(page.locator("#rerank-help")).to_be_hidden()
+    for method in METHODS[1:]:
+        with page.expect_response("**/search"):
+            control.select_option(method)
+        assert hits_shown(page) == wanted(method)
+        expect(page.locator("#status")).to_contain_text("12 results, re-ranked, first: ")
+        expect(page.locator("#rerank-help")).to_have_text(re.compile(r"^\w.+\. Distances stay those to the query\.$"))
+        assert f"rerank={method}" in page.url
+    page.reload()  # as a colleague would open it
+    expect(control).to_have_value("reciprocal")
+    assert hits_shown(page) == wanted("reciprocal")
+    with page.expect_response("**/search"):
+        page.locator("#label").select_option(label="class5 (8)")
+    assert hits_shown(page) == wanted("reciprocal", "label=class5")
+    with page.expect_response("**/search"):
+        page.go_back()
+    expect(page.locator("#label")).to_have_value("")
+    assert hits_shown(page) == wanted("reciprocal")
+    control.focus()
+    with page.expect_response("**/search"):
+        page.keyboard.press("Home")  # the first of a list, by keyboard
+    expect(control).to_have_value("none")
+    assert hits_shown(page) == plain
+    assert "rerank" not in page.url
+    with page.expect_response("**/search"):
+        page.go_back()
+    expect(control).to_have_value("reciprocal")
+    assert hits_shown(page) == wanted("reciprocal")
+    page.goto(f"{page.url.partition('#')[0]}#id={item.id}&rerank=magic")
+    expect(control).to_have_value("none")
+    expect(page.locator("#status")).to_contain_text("12 results, nearest: ")
+    assert hits_shown(page) == plain
 
 
 def test_what_people_write_stays_text(page: Any, collection: index.Index) -> None:
@@ -426,7 +477,8 @@ def test_a_region_by_keyboard(page: Any, collection: index.Index) -> None:
     expect(page.locator("#crop")).to_be_focused()
 
 
-def test_the_map(page: Any) -> None:
+def opened_map(page: Any) -> tuple[list[dict[str, Any]], np.ndarray, dict[str, float]]:
+    """The points, where they are on the screen, and the frame of the map."""
     points = page.evaluate("fetch('map').then(answer => answer.json())")["points"]
     assert len(points) == 65
     page.locator("#tab-map").click()
@@ -434,11 +486,16 @@ def test_the_map(page: Any) -> None:
     box = page.locator("#map-canvas").bounding_box()
     places = np.array([[point["x"], point["y"]] for point in points])
     low, high = places.min(0), places.max(0)
-    scale = min((np.array([box["width"], box["height"]]) - 36) / (high - low))
-    pixels = (places - (low + high) / 2) * scale + np.array([box["width"], box["height"]]) / 2
+    size = np.array([box["width"], box["height"]])
+    scale = min((size - 36) / (high - low))
+    return points, (places - (low + high) / 2) * scale + size / 2 + np.array([box["x"], box["y"]]), box
+
+
+def test_the_map(page: Any, collection: index.Index) -> None:
+    points, pixels, box = opened_map(page)
     apart = np.linalg.norm(pixels[:, None] - pixels[None], axis=2) + 1e9 * np.eye(65)
     lonely = int(apart.min(1).argmax())
-    where = (box["x"] + pixels[lonely, 0], box["y"] + pixels[lonely, 1])
+    where = (pixels[lonely, 0], pixels[lonely, 1])
     page.mouse.move(where[0] + 3, where[1] - 3)
     expect(page.locator("#map-tip")).to_be_visible()
     expect(page.locator("#map-tip p")).to_have_text(points[lonely]["label"] or "no label")
@@ -448,6 +505,57 @@ def test_the_map(page: Any) -> None:
     expect(page.locator("#map-tip")).to_be_hidden()
     assert searched(page, lambda: page.mouse.click(*where))["id"] == points[lonely]["id"]
     assert hits_shown(page)
+    from_map = page.locator("#query figcaption").inner_text()
+    (item,) = collection.get([points[lonely]["id"]])
+    assert item is not None
+    expect(page.locator("#query-detail")).to_have_text(item.file.name)
+    page.locator("#label").select_option(label=f"{item.label or 'no label'} ({collection.labels()[item.label]})")
+    page.locator("#tab-collection").click()
+    page.get_by_label(f"Search with {item.label or 'no label'}, {item.file.name}", exact=True).click()
+    assert hits_shown(page)
+    assert page.locator("#query figcaption").inner_text() == from_map
+
+
+def test_the_map_zoomed_and_dragged(page: Any) -> None:
+    points, pixels, box = opened_map(page)
+    middle = np.array([box["x"] + box["width"] / 2, box["y"] + box["height"] / 2])
+    chosen = int(np.linalg.norm(pixels - middle, axis=1).argmin())
+    x, y = pixels[chosen].tolist()
+    page.mouse.move(x, y)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -280)  # e^1.4 = 4 times
+    page.keyboard.up("Control")
+    expect(page.locator("#map-canvas")).to_have_class(re.compile("zoomed"))
+
+    def pointed(at: tuple[float, float]) -> str:
+        page.mouse.move(box["x"] + 1, box["y"] - 40)
+        expect(page.locator("#map-tip")).to_be_hidden()
+        page.mouse.move(*at)
+        expect(page.locator("#map-tip")).to_be_visible()
+        return str(page.locator("#map-tip img").get_attribute("src").split("/")[1])
+
+    assert pointed((x, y)) == points[chosen]["id"]  # what is under the pointer stays there
+    page.mouse.down()
+    page.mouse.move(x + 25, y - 20, steps=3)
+    page.mouse.move(x + 50, y - 40, steps=3)
+    page.mouse.up()
+    expect(page.locator("#map")).to_be_visible()  # to drag is not to search
+    assert pointed((x + 50, y - 40)) == points[chosen]["id"]
+    page.locator("#zoom-reset").click()
+    expect(page.locator("#map-canvas")).not_to_have_class(re.compile("zoomed"))
+    assert pointed((x, y)) == points[chosen]["id"]
+
+
+def test_the_maps_legend_follows_the_scheme(opening: Callable[..., Any]) -> None:
+    middle = "one => [...one.getContext('2d').getImageData(12, 12, 1, 1).data]"
+    page, fresh = opening(color_scheme="light"), opening(color_scheme="dark")
+    for each in (page, fresh):
+        each.locator("#tab-map").click()
+    light, dark = (each.locator("#map-legend canvas").first.evaluate(middle) for each in (page, fresh))
+    assert light != dark
+    page.emulate_media(color_scheme="dark")
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert page.locator("#map-legend canvas").first.evaluate(middle) == dark
 
 
 def test_the_map_by_keyboard(page: Any) -> None:
@@ -648,7 +756,7 @@ def test_all_by_keyboard(page: Any, collection: index.Index) -> None:
 
     while press("Tab") != "picture":
         assert len(order) < 20
-    assert order == ["skip", "open-card", "choose", "label", "k", "weights", "tab-collection", "picture"]
+    assert order == ["skip", "open-card", "choose", "label", "k", "rerank", "weights", "tab-collection", "picture"]
 
     def place() -> int:
         return int(
@@ -739,7 +847,7 @@ CONTRAST = """() => {
     return getComputedStyle(document.body).backgroundColor;
   };
   return ["#summary", "#open-card", "#choose", "#tab-results", "#tab-collection", "#status", "#query-detail", ".label",
-    ".distance", ".more", "#label", "#notice-words", "#map-help"].map(name => {
+    ".distance", ".more", "#label", "#rerank", "#rerank-help", "#notice-words", "#map-help"].map(name => {
       const one = document.querySelector(name);
       const pair = [light(getComputedStyle(one).color), light(behind(one))].sort((a, b) => b - a);
       return [name, (pair[0] + 0.05) / (pair[1] + 0.05)];

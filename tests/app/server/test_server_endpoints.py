@@ -14,6 +14,7 @@ from server_pictures import encoded, noise
 from lookalike.app.server import create_app
 from lookalike.models import Embedder, create_backbone, save_model
 from lookalike.retrieval import index
+from lookalike.retrieval.index.reranked import METHODS
 from lookalike.trained import TrainedModel, load
 
 Vectors = tuple[list[Path], np.ndarray]
@@ -73,13 +74,50 @@ def test_search_in_a_region(client: TestClient, served_model: TrainedModel, vect
 
 
 def test_search_with_expansion(client: TestClient, served_model: TrainedModel, vectors: Vectors, upload: bytes) -> None:
-    """The mean of the query and its five nearest, each weighed by the cube of its cosine."""
+    """The mean of the query and its ten nearest, each weighed by the cube of its cosine."""
     query = served_model.embed(Image.open(io.BytesIO(upload)))[0].astype(np.float64)
     cosines = vectors[1] @ query
-    chosen = np.argsort(-cosines)[:5]
+    chosen = np.argsort(-cosines)[:10]
     moved = query + (cosines[chosen, None].clip(0) ** 3 * vectors[1][chosen]).sum(0)
-    hits = post(client, "/search", upload, k=10, rerank="expansion")["hits"]
-    assert [hit["id"] for hit in hits] == nearest(vectors, moved, 10)
+    hits = post(client, "/search", upload, k=20, rerank="expansion")["hits"]
+    assert [hit["id"] for hit in hits] == nearest(vectors, moved, 20) != nearest(vectors, query, 20)
+    places = [[index.file_id(file) for file in vectors[0]].index(hit["id"]) for hit in hits]
+    np.testing.assert_allclose([hit["distance"] for hit in hits], 1 - cosines[places], atol=1e-5)
+
+
+def test_every_re_ranking_is_that_of_the_index(
+    client: TestClient, idx: index.Index, served_model: TrainedModel, vectors: Vectors, upload: bytes
+) -> None:
+    query, known = served_model.embed(Image.open(io.BytesIO(upload))), index.file_id(vectors[0][3])
+    orders = []
+    for method in METHODS:
+        (wanted,) = index.search_reranked(idx, query, 9, "n<6", method)
+        found = post(client, "/search", upload, k=9, where="n<6", rerank=method)["hits"]
+        assert [hit["id"] for hit in found] == [hit.item.id for hit in wanted]
+        (wanted,) = index.search_reranked(idx, vectors[1][3:4], 30, None, method, without=known)
+        orders.append([hit["id"] for hit in post(client, "/search", id=known, k=30, rerank=method)["hits"]])
+        assert orders[-1] == [hit.item.id for hit in wanted]
+        assert known not in orders[-1]
+    assert len(set(map(tuple, orders))) == len(METHODS)
+
+
+def test_a_re_ranking_while_items_are_deleted(
+    client: TestClient, idx: index.Index, upload: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = post(client, "/search", upload, rerank="reciprocal")["hits"]
+    given, failing = idx.vectors, [True]
+
+    def vectors(ids: list[str]) -> Any:
+        if failing and (len(failing) > 1 or failing.pop()):
+            raise KeyError(ids[0])
+        return given(ids)
+
+    monkeypatch.setattr(idx, "vectors", vectors)
+    assert post(client, "/search", upload, rerank="reciprocal")["hits"] == expected
+    assert not failing, "it was asked again"
+    failing += [True, True]
+    answer = client.post("/search", files={"picture": upload}, data={"rerank": "reciprocal"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "busy")
 
 
 def test_embed(client: TestClient, served_model: TrainedModel, upload: bytes) -> None:
@@ -206,6 +244,7 @@ def test_labels_health_and_map(client: TestClient, idx: index.Index, vectors: Ve
     assert points["method"] == "pca"
     assert len(points["points"]) == 64
     by_id = {point["id"]: point for point in points["points"]}
+    assert {known: point["name"] for known, point in by_id.items()} == {item.id: item.file.name for item in idx.items()}
     places = np.array([[by_id[index.file_id(file)][axis] for axis in "xy"] for file in vectors[0]])
     assert places.min() >= 0
     assert places.max() <= 1

@@ -148,7 +148,7 @@ def test_bytes_are_counted_as_they_come(narrow: TestClient, upload: bytes) -> No
         ({"crop": "0,0,inf,1"}, "inside of the picture"),
         ({"crop": "0,0,0,1"}, "inside of the picture"),
         ({"crop": "-0.5,0,1,1"}, "inside of the picture"),
-        ({"rerank": "magic"}, "rerank must be one of none, expansion"),
+        ({"rerank": "magic"}, "rerank must be one of none, expansion, augmentation, reciprocal"),
         ({"where": "label"}, "where: the filter cannot be read"),
         ({"where": "label=\x00"}, "where: "),
         ({"id": "abc"}, "either a picture or the id"),

@@ -15,11 +15,11 @@ from lookalike.app.server.pictures import Crop
 from lookalike.app.server.schemas import Embedding, Hits, OneHit, Weights
 from lookalike.app.server.uploads import Form, described, read_form
 from lookalike.retrieval.index.items import ID
+from lookalike.retrieval.index.reranked import METHODS
 from lookalike.weight_maps import Box, Explained, spread
 
 USUAL_HITS = 12
 CELLS = 56  # along the longer side of a picture: finer than any grid of weights is smooth
-RERANK = ("none", "expansion")
 
 CROP = {
     "type": "string",
@@ -33,7 +33,7 @@ SEARCH_FIELDS: dict[str, dict[str, Any]] = {
     "k": {"type": "integer", "minimum": 1, "maximum": MOST_HITS, "default": USUAL_HITS},
     "where": {"type": "string", "description": "a filter: label=robin, year>=2020", "example": "label=robin"},
     "crop": CROP,
-    "rerank": {"type": "string", "enum": list(RERANK), "default": "none"},
+    "rerank": {"type": "string", "enum": list(METHODS), "default": "none"},
 }
 WRONG_PICTURE = (401, 408, 413, 415, 504)
 
@@ -90,14 +90,12 @@ def routes(desk: Desk) -> APIRouter:
 
 async def _search(desk: Desk, form: Form) -> list[OneHit]:
     known, crop = form.one_of_picture_and_id(), Crop.read(form.texts.get("crop"))
-    k, where, rerank = _count(form.texts.get("k")), check_where(form.texts.get("where")), form.texts.get("rerank")
-    if rerank not in (None, "", *RERANK):
-        raise invalid(f"rerank must be one of {', '.join(RERANK)}")
+    k, where, rerank = _count(form.texts.get("k")), check_where(form.texts.get("where")), _rerank(form.texts)
     if known is not None and crop.is_whole:
         vector = await desk.in_index(desk.collection.vector, _id(known))
     else:
         vector = await desk.embed(await _picture(desk, form.picture, known, crop), crop)
-    hits = await desk.in_index(desk.collection.search, vector, k, where, expand=rerank == "expansion", without=known)
+    hits = await desk.in_index(desk.collection.search, vector, k, where, rerank=rerank, without=known)
     return [OneHit.of_hit(hit) for hit in hits]
 
 
@@ -154,3 +152,9 @@ def _count(text: str | None) -> int:
     if not text.strip().isdecimal() or not 1 <= int(text.strip()[:9]) <= MOST_HITS:
         raise invalid(f"k must be a whole number from 1 to {MOST_HITS}")
     return int(text)
+
+
+def _rerank(texts: dict[str, str]) -> str:
+    if (method := texts.get("rerank") or "none") not in METHODS:
+        raise invalid(f"rerank must be one of {', '.join(METHODS)}")
+    return method

@@ -17,21 +17,19 @@ from lookalike.app.server.batching import Vector
 from lookalike.app.server.errors import ApiError, busy, invalid
 from lookalike.app.server.limits import MOST_POINTS
 from lookalike.app.server.projection import plane
-from lookalike.app.server.schemas import Map, Point
+from lookalike.app.server.schemas import Map, Point, name_of
 from lookalike.data.pictures import UnreadablePicture
 from lookalike.data.reading import read_picture
 from lookalike.files import replacing
-from lookalike.retrieval import rerank
 from lookalike.retrieval.index import where as filters
 from lookalike.retrieval.index.base import Index
 from lookalike.retrieval.index.home import IndexInUse
 from lookalike.retrieval.index.items import Hit, Item, check_items
+from lookalike.retrieval.index.reranked import search_reranked
 
 UPLOADS = "uploads"
-EXPANSION = 5  # neighbours that a query is averaged with
-ALPHA = 3.0
 SEED = 0
-ATTEMPTS = 5  # at a map, while items are being deleted
+ATTEMPTS = 5  # at a map or a re-ranking, while items are being deleted
 
 
 class Collection:
@@ -56,28 +54,14 @@ class Collection:
             raise ApiError(404, "not_found", "there is no item with this id") from None
         return vector
 
-    def search(self, vector: Vector, k: int, where: str | None, *, expand: bool, without: str | None) -> list[Hit]:
-        """The k nearest; never the item ``without``."""
-        if expand:
-            vector = self._expanded(vector, where)
-        wanted = k + (without is not None)
-        hits = self.idx.search(vector[None], wanted, where=where)[0]
-        return [hit for hit in hits if hit.item.id != without][:k]
-
-    def _expanded(self, vector: Vector, where: str | None) -> Vector:
-        """Alpha query expansion: the query moved towards its nearest neighbours."""
-        found = self.idx.search(vector[None], EXPANSION, where=where)[0]
-        if not found:
-            return vector
-        try:
-            references = self.idx.vectors([hit.item.id for hit in found])
-        except KeyError:  # one was deleted in between
-            return vector
-        near = np.arange(len(references))[None]
-        moved: Vector = rerank.alpha_query_expansion(
-            vector[None], references, near, alpha=ALPHA, n=EXPANSION, distance=self.idx.distance
-        )[0]
-        return moved
+    def search(self, vector: Vector, k: int, where: str | None, *, rerank: str, without: str | None) -> list[Hit]:
+        """The k nearest, in the order of a re-ranking; never the item ``without``."""
+        for _ in range(ATTEMPTS):
+            try:
+                return search_reranked(self.idx, vector[None], k, where, rerank, without)[0]
+            except KeyError:  # one was deleted in between
+                continue
+        raise busy("the collection is changing")
 
     def add(self, data: bytes, jpeg: bytes, vector: Vector, label: str, metadata: dict[str, Any]) -> tuple[str, bool]:
         """Kept for good when this returns: first the picture, then its entry, which is what counts."""
@@ -141,7 +125,7 @@ class Collection:
             except KeyError:  # one was deleted in between
                 continue
             points = [
-                Point(id=item.id, x=float(x), y=float(y), label=item.label)
+                Point(id=item.id, x=float(x), y=float(y), label=item.label, name=name_of(item))
                 for item, (x, y) in zip(items, places, strict=True)
             ]
             return Map(points=points, sampled=sampled)

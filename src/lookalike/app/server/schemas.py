@@ -6,6 +6,8 @@ from pydantic import BaseModel, Field
 
 from lookalike.retrieval.index.items import Hit, Item
 
+FILE_NAME = "the name of the file, without its folders"
+
 
 class Health(BaseModel):
     status: Literal["ok"] = "ok"
@@ -47,7 +49,7 @@ class Labels(BaseModel):
 class OneItem(BaseModel):
     id: str
     label: str
-    name: str = Field(description="the name of the file, without its folders")
+    name: str = Field(description=FILE_NAME)
     metadata: dict[str, Any]
 
     @classmethod
@@ -78,7 +80,7 @@ class OneHit(OneItem):
 
 
 class Hits(BaseModel):
-    hits: list[OneHit] = Field(description="nearest first")
+    hits: list[OneHit] = Field(description="nearest first, unless a re-ranking was asked for")
     took_ms: float
 
 
@@ -99,6 +101,7 @@ class Point(BaseModel):
     x: float
     y: float
     label: str
+    name: str = Field(description=FILE_NAME)
 
 
 class Map(BaseModel):

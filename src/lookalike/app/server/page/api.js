@@ -95,8 +95,8 @@ const fieldsOf = ({ id, picture }, crop) => ({
   crop: crop && [crop.left, crop.top, crop.width, crop.height].map((value) => value.toFixed(4)).join(","),
 });
 
-export const search = (query, { crop, k, where, signal }) =>
-  json("search", { fields: { ...fieldsOf(query, crop), k, where }, signal });
+export const search = (query, { crop, k, where, rerank, signal }) =>
+  json("search", { fields: { ...fieldsOf(query, crop), k, where, rerank }, signal });
 
 export const explain = (query, crop, signal) => json("explain", { fields: fieldsOf(query, crop), signal });
 

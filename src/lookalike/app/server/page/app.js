@@ -40,8 +40,9 @@ async function search({ attempt = 1, remember = true, focus = false } = {}) {
   if (remember) rememberEntry();
   results.wait(true);
   try {
-    const { crop, k, label, query } = state;
-    const found = await api.search(query, { crop, k, where: api.whereLabel(label), signal: mine.signal });
+    const { crop, k, label, query, rerank } = state;
+    const where = api.whereLabel(label);
+    const found = await api.search(query, { crop, k, where, rerank, signal: mine.signal });
     if (searching !== mine) return;
     results.wait(false);
     results.show(found, () => chooseLabel(null));
@@ -88,11 +89,12 @@ function reveal() {
 const past = []; // for the browser's back button: a file cannot be put in an address
 
 function rememberEntry() {
-  const { query, crop, label, k } = state;
-  past.push({ query, crop, label, k });
+  const { query, crop, label, k, rerank } = state;
+  past.push({ query, crop, label, k, rerank });
   const asked = new URLSearchParams(query.id ? { id: query.id } : {});
   if (label !== null) asked.set("label", label);
   asked.set("k", k);
+  if (rerank !== "none") asked.set("rerank", rerank);
   history.pushState({ place: past.length - 1 }, "", `#${asked}`);
 }
 
@@ -102,6 +104,8 @@ async function fromAddress() {
   const label = asked.get("label");
   state.label = state.labels.some((each) => each.label === label) ? label : null;
   state.k = toCount(asked.get("k"));
+  const offered = [...$("rerank").options].map(({ value }) => value);
+  state.rerank = offered.includes(asked.get("rerank")) ? asked.get("rerank") : "none";
   showControls();
   if (!asked.get("id")) {
     openTab("collection");
@@ -120,7 +124,7 @@ addEventListener("popstate", (event) => {
   const entry = past[event.state?.place];
   searching?.abort();
   if (entry) {
-    Object.assign(state, { label: entry.label, k: entry.k });
+    Object.assign(state, { label: entry.label, k: entry.k, rerank: entry.rerank });
     showControls();
     panel.set(entry.query, entry.crop);
     search({ remember: false });
@@ -136,6 +140,10 @@ function showControls() {
   const place = state.labels.findIndex(({ label }) => label === state.label);
   $("label").value = place < 0 ? "" : String(place);
   $("k").value = state.k;
+  $("rerank").value = state.rerank;
+  const { help } = $("rerank").selectedOptions[0].dataset;
+  $("rerank-help").textContent = help ? `${help} Distances stay those to the query.` : "";
+  $("rerank-help").hidden = !help;
 }
 
 function chooseLabel(label) {
@@ -190,6 +198,11 @@ $("weights").addEventListener("change", () => showWeights($("weights").checked))
 $("label").addEventListener("change", () => chooseLabel(state.labels[$("label").value]?.label ?? null));
 $("k").addEventListener("change", () => {
   state.k = toCount($("k").value);
+  showControls();
+  search();
+});
+$("rerank").addEventListener("change", () => {
+  state.rerank = $("rerank").value;
   showControls();
   search();
 });

@@ -6,8 +6,19 @@ export const $ = (id) => document.getElementById(id);
  *
  * A query is { id, label, name } of the collection, or { picture, name, address }: a file, and where it is to be seen.
  * A crop is { left, top, width, height } in fractions. label: null for all of them, "" for pictures without one.
+ * rerank: as the server calls it.
  */
-export const state = { query: null, crop: null, label: null, k: 12, weights: false, hits: [], labels: [], card: null };
+export const state = {
+  query: null,
+  crop: null,
+  label: null,
+  k: 12,
+  rerank: "none",
+  weights: false,
+  hits: [],
+  labels: [],
+  card: null,
+};
 
 export const MOST = 200; // results that the server gives
 const USUAL = 12;

@@ -24,9 +24,10 @@ export class Results {
     this.grid.add(hits);
     if (hits.length) {
       const among = state.label === null ? "" : ` with the label ${labelOf(state)}`;
-      const nearest = `nearest: ${labelOf(hits[0])} at ${distanceOf(hits[0])}`;
+      const plain = state.rerank === "none";
+      const first = `${plain ? "nearest" : "re-ranked, first"}: ${labelOf(hits[0])} at ${distanceOf(hits[0])}`;
       const time = Number.isFinite(took) ? `, ${Math.max(1, Math.round(took))} ms` : "";
-      $("status").textContent = `${plural(hits.length, "result")}${among}, ${nearest}${time}`;
+      $("status").textContent = `${plural(hits.length, "result")}${among}, ${first}${time}`;
       return;
     }
     $("status").textContent = "No results";
