@@ -169,7 +169,9 @@ def test_too_late_says_504_and_is_not_computed_any_more(
 ) -> None:
     limits = Limits(seconds=0.4, batch=1)
     with in_thread(create_app(idx, served_model, limits=limits)) as (url, _), ThreadPoolExecutor(4) as threads:
-        running = [threads.submit(post, url, path) for path in ("/embed", "/search", "/items", "/explain")]
+        running = [threads.submit(post, url)]
+        assert held.entered.acquire(timeout=30)  # the others wait behind it
+        running += [threads.submit(post, url, path) for path in ("/search", "/items", "/explain")]
         for each in running:
             late = each.result(30)
             assert (late.status_code, late.json()["error"]["code"]) == (504, "timeout")
