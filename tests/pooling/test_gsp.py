@@ -375,5 +375,7 @@ def test_registry() -> None:
     pool = lookalike.pooling.create("gsp", dim=16, keep=0.2)
     assert isinstance(pool, GeneralizedSumPool)
     assert pool.keep == 0.2
-    with pytest.raises(ValueError, match=r"no pooling is called 'gps'; there are: attention, average, .* weldon"):
+    with pytest.raises(
+        ValueError, match=r"no pooling is called 'gps'; did you mean 'gsp'\? there are: attention, average, .* weldon"
+    ):
         lookalike.pooling.create("gps", dim=16)

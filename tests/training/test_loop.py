@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ import torch
 from safetensors.torch import load_file
 
 import lookalike
+from lookalike.app import main
 from lookalike.training import RunFailed, Settings, Stopped, ccp, train
 from lookalike.training.loop import Run
+from lookalike.training.run_folder import RunFolder
 
 
 def settings(data: Path, out: Path, **changes: object) -> Settings:
@@ -348,5 +351,8 @@ def test_other_settings_or_other_data_do_not_resume(class_folders: Path, tmp_pat
 def test_more_steps_can_be_asked_for_later(class_folders: Path, tmp_path: Path) -> None:
     train(settings(class_folders, tmp_path / "at once", steps=8))
     train(settings(class_folders, tmp_path / "later", steps=4))
+    before = RunFolder(tmp_path / "later").read_settings()
     train(settings(class_folders, tmp_path / "later", steps=8, resume=True))
     assert_same(tmp_path / "at once", tmp_path / "later")
+    assert RunFolder(tmp_path / "later").read_settings() == replace(before, steps=8), "or the next would ask for fewer"
+    assert main(["train", "--out", str(tmp_path / "later"), "--resume"]) == 0

@@ -6,10 +6,12 @@ official layout, the drawn set called glyphs, or the collage that is composed of
 
 from __future__ import annotations
 
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
 from lookalike.data import benchmarks
+from lookalike.data.contradictions import find_contradictions
 from lookalike.data.files import raise_problems, verified
 from lookalike.data.folder import read_folder
 from lookalike.data.pictures import BrokenData, Pictures, Problem, Reader, UnreadablePicture
@@ -35,7 +37,8 @@ def load(
         also with settings as "glyphs(cells=1, size=32)"; or "collage:FOLDER" of CIFAR-100, also with settings as
         "collage(FOLDER, split=3/2)".
     root: the folder of a benchmark given by name, or the folder that the paths in a CSV start from.
-    check: decode every file once; the unreadable ones are left out and listed in ``problems``.
+    check: decode every file once; the unreadable ones are left out and listed in ``problems``; one picture in two
+        classes is noted.
     strict: raise if anything would have to be left out.
     progress: show a progress bar while checking.
     fewest_classes: raise if a folder or a CSV has fewer; one class will do where nothing is to be told apart.
@@ -50,7 +53,8 @@ def load(
         return collage_named(str(source) if root is None else f"{COMPOSED}:{root}", strict=strict, progress=progress)
     pictures = _read(source, None if root is None else Path(root).expanduser(), fewest_classes)
     if check:
-        return verified(pictures, strict=strict, progress=progress)
+        pictures = verified(pictures, strict=strict, progress=progress)
+        return replace(pictures, notes=(*pictures.notes, *find_contradictions(pictures)))
     if strict:
         raise_problems(pictures.name, pictures.problems)
     return pictures

@@ -1,5 +1,6 @@
 """Poolings: a bag of local features (B, N, D) -> one vector (B, D)."""
 
+from difflib import get_close_matches
 from inspect import signature
 from typing import Any
 
@@ -107,5 +108,7 @@ def create(name: str, dim: int, **settings: Any) -> Pooling:
 def find(name: str) -> type[Pooling]:
     """The class of the pooling of that name."""
     if name not in _POOLINGS:
-        raise ValueError(f"no pooling is called {name!r}; there are: {', '.join(names())}")
+        near = get_close_matches(str(name).lower(), names(), 1, 0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"no pooling is called {name!r}; {hint}there are: {', '.join(names())}")
     return _POOLINGS[name]

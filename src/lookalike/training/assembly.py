@@ -141,6 +141,8 @@ def assemble(settings: Settings, stop: StopRequest, pictures: Pictures | None = 
         if fabric.global_rank == 0:
             folder.write_settings(settings)
             folder.write_json("data.json", describe(pictures, train, validation))
+    elif previous is not None and fabric.global_rank == 0:  # so that the next --resume knows what was asked last
+        folder.write_settings(replace(previous, steps=settings.steps, patience=settings.patience))
     return Assembly(
         settings, fabric, display, folder, train, validation, embedder, objective, proxies, feed, fingerprints, state
     )

@@ -107,7 +107,8 @@ def test_ordinary_folders_and_tables_are_summed_up(tmp_path: Path) -> None:
         "left out": 1,
     }
     assert report.faults[0].startswith("1 x truncated; the first: robin/4.jpg")
-    assert report.notes == ("files that are not pictures were passed over: 1 .txt",)
+    assert report.notes[0].startswith("1 picture with the same content in more than one class; the first: owl/5.jpg =")
+    assert report.notes[1:] == ("files that are not pictures were passed over: 1 .txt",)
     assert benchmarks.check(root, decode=False).good  # it does not open them
     (tmp_path / "list.csv").write_text("path,label,split\nbirds/wren/1.jpg,a,train\nbirds/owl/5.jpg,b,test\n")
     figures = {figure.what: figure.found for figure in benchmarks.check(tmp_path / "list.csv").figures}

@@ -11,6 +11,7 @@ import numpy as np
 
 from lookalike.data.benchmarks.layout import Benchmark
 from lookalike.data.benchmarks.registry import get, hint_below, recognise
+from lookalike.data.contradictions import find_contradictions
 from lookalike.data.files import FileReader
 from lookalike.data.folder import list_pictures, read_folder
 from lookalike.data.pictures import SPLITS, Pictures, Problem
@@ -119,7 +120,7 @@ def _check_ordinary(path: Path, decode: bool, progress: bool) -> Report:
                 figures += _part_figures(split, pictures.split(split))
     figures.append(Figure("classes with one picture", len(singletons(pictures))))
     figures.append(Figure("left out", len(problems)))
-    notes = list(pictures.notes)
+    notes = [*pictures.notes, *(find_contradictions(pictures) if decode else ())]
     if path.is_dir():
         others = list_pictures(path).others
         if others:
