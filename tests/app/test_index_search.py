@@ -90,8 +90,12 @@ def test_search(indexed: Path, class_folders: Path, capsys: pytest.CaptureFixtur
     for method in ("expansion", "augmentation", "reciprocal"):
         assert app.main(["search", str(indexed), str(picture), "-k=4", "--rerank", method]) == 0
         assert f"re-ranking by {method}" in capsys.readouterr().out
-    assert app.main(["search", str(indexed), str(picture), "--where", "label=nobody"]) == 0
-    assert "nothing was found" in capsys.readouterr().out
+    for where, more in (
+        ("label=nobody", ""),
+        ("label=Clas3", "no picture has the label Clas3; did you mean class3?\n"),
+    ):
+        assert app.main(["search", str(indexed), str(picture), "--where", where]) == 0
+        assert capsys.readouterr().out == f"nothing was found: no picture of the index fulfils the filter\n{more}"
 
 
 def test_a_page_in_one_file(
@@ -184,6 +188,11 @@ def test_bad_usage(
         (["search", str(indexed), picture, "-k", "0"], 2, "k must be at least 1"),
         (["search", str(indexed), picture, "-k", "many"], 2, "k must be a whole number"),
         (["search", str(indexed), picture, "--where", "label"], 2, "the filter cannot be read"),
+        (
+            ["search", str(indexed), picture, "--where", "lable=class3"],
+            2,
+            "no picture of the index has the key lable; did you mean label? There are id, path, label",
+        ),
         (["search", str(indexed), picture, "--rerank", "twice"], 2, "rerank must be one of"),
     ):
         assert app.main(words) == code, words
@@ -240,3 +249,8 @@ def test_milvus_from_the_command_line(
         assert app.main(["search", str(tmp_path / name), picture, "-k", "5", "--json"]) == 0
         hits.append(json.loads(capsys.readouterr().out)["hits"])
     assert hits[0] == hits[1]
+    assert app.main(["search", str(tmp_path / "m"), picture, "--where", "lable=class3", "--json"]) == 2
+    assert "has the key lable; did you mean label?" in capsys.readouterr().err
+    # the items' own place is not the index
+    assert app.main(["search", str(tmp_path / "x.db"), picture]) == 2
+    assert f"it holds the items of the index {tmp_path / 'm'}: give that instead" in capsys.readouterr().err

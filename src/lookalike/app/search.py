@@ -58,9 +58,14 @@ def run(argv: list[str]) -> int:
             raise UsageError(f"{settings.html} exists: choose another --html, or --overwrite")
     with ending_at_once():
         from lookalike.retrieval import index
+        from lookalike.retrieval.index.misspelt import check_keys, metadata_keys, nearest_labels
 
+    meant: dict[str, str] = {}
     with index.open(settings.index) as idx:
         count = idx.count(settings.where)  # a filter that cannot be read is found before the model is loaded
+        if count == 0 and settings.where and idx.count():
+            check_keys(settings.where, metadata_keys(idx))
+            meant = nearest_labels(settings.where, idx.labels())
         vectors = idx.model(settings.device).embed(settings.picture)
         (hits,) = index.search_reranked(idx, vectors, settings.k, settings.where, settings.rerank)
         kind, recall = (idx.info()[name] for name in ("kind", "recall@10"))
@@ -85,6 +90,8 @@ def run(argv: list[str]) -> int:
         if hits
         else "nothing was found: no picture of the index fulfils the filter"
     )
+    for label, near in meant.items():
+        print(f"no picture has the label {label}; did you mean {near}?")
     if settings.html is not None:
         print(f"the pictures are in {settings.html}")
     return 0

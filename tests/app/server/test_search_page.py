@@ -83,7 +83,8 @@ def collection(
     wide = folder / "wide.png"
     noise(96, 48).save(wide)
     items = [index.file_item(file, label=file.parent.name, metadata={"n": int(file.stem)}) for file in files[1:]]
-    items += [index.file_item(worst)._replace(label=NASTY, metadata={"note": NASTY}), index.file_item(wide, label="")]
+    items += [index.file_item(worst)._replace(label=NASTY, metadata={"note": NASTY})]
+    items += [index.file_item(wide, label="")._replace(id="z-wide")]  # the last: the others are of one size
     with index.create(folder / "odd.idx", run=run) as idx:
         idx.add(items, model.embed([*files[1:], worst, wide]))
         yield idx
@@ -263,11 +264,22 @@ def test_a_picture_of_the_collection_more_like_it_and_back(page: Any, collection
 
 def test_the_number_of_results(page: Any, collection: index.Index) -> None:
     search_with(page, striped(collection))
-    for typed, shown, value in (("5", 5, "5"), ("999", 64, "200"), ("", 12, "12")):
+    for typed, shown, value, said in (
+        ("5", 5, "5", ""),
+        ("500", 64, "200", "at most 200"),
+        ("0", 1, "1", "at least 1"),
+        ("", 12, "12", ""),
+    ):
         page.locator("#k").fill(typed)
         page.locator("#k").blur()
         expect(page.locator("#hits .card:not(.waiting)")).to_have_count(shown)
         assert page.locator("#k").input_value() == value
+        expect(page.locator("#k-help")).to_have_text(said)
+    page.goto(f"{page.url.partition('#')[0]}#id={striped(collection).id}&k=500")
+    expect(page.locator("#k-help")).to_have_text("at most 200")
+    page.go_back()
+    expect(page.locator("#k")).to_have_value("12")
+    expect(page.locator("#k-help")).to_be_empty()
 
 
 def test_filter_by_label(page: Any, collection: index.Index) -> None:
@@ -282,6 +294,10 @@ def test_filter_by_label(page: Any, collection: index.Index) -> None:
     expect(page.locator("#items .card:not(.waiting)")).to_have_count(8)
     page.locator("#label").select_option(label="no label (1)")
     expect(page.locator("#hits .card:not(.waiting)")).to_have_count(1)
+    expect(page.locator("#status")).to_contain_text("1 result without a label, nearest: ")
+    page.locator("#hits .more").click()
+    expect(page.locator("#notice-words")).to_have_text("No picture without a label to compare with.")
+    page.go_back()
     page.locator("#label").select_option(label="All labels")
     expect(page.locator("#hits .card:not(.waiting)")).to_have_count(12)
 
@@ -384,6 +400,10 @@ def test_weights_as_a_veil(page: Any, collection: index.Index, model: TrainedMod
     page.locator("#weights").check()
     expect(page.locator("#query-weights")).to_be_visible()
     expect(page.locator("#legend")).to_be_visible()
+    expect(page.locator("#legend p").first).to_have_text(re.compile(r"no weight\s+the largest"))
+    expect(page.locator("#legend")).to_contain_text("dark border is never seen by the model")
+    rows, columns = model.explain(item.path).grid.shape
+    expect(page.locator("#legend-grid")).to_contain_text(f"{rows} \u00d7 {columns} places")
     expect(page.locator("#hits .veil").nth(3)).to_be_visible()
     third = collection.search(collection.vectors([item.id]), 5)[0][4].item
     for shown, canvas in ((item, "#query-weights"), (third, "#hits li:nth-child(4) .veil")):
@@ -546,6 +566,123 @@ def test_the_map_zoomed_and_dragged(page: Any) -> None:
     assert pointed((x, y)) == points[chosen]["id"]
 
 
+PIXELS = """(canvas, places) => {
+  const dense = canvas.width / canvas.getBoundingClientRect().width;
+  const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(canvas, 0, 0);
+  return places.map(([x, y]) => [...copy.getImageData(Math.round(x * dense), Math.round(y * dense), 1, 1).data]);
+}"""
+FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
+def test_the_maps_key_when_there_are_many_labels(opening: Callable[..., Any]) -> None:
+    """Those that have most pictures are named; every point has the colour that the key gives it."""
+    names: dict[str, str] = {}
+
+    def many(page: Any) -> None:
+        def answer(route: Any) -> None:
+            content = route.fetch().json()
+            for place, point in enumerate(content["points"]):  # 12 labels with 3 pictures, 15 with one or two
+                point["label"] = f"often {place % 12:02}" if place < 36 else f"rare {place % 15:02}"
+                names[point["id"]] = point["label"]
+            route.fulfill(json=content)
+
+        page.route("**/map", answer)
+
+    page = opening(before=many)
+    points, pixels, box = opened_map(page)
+    assert len(set(names.values())) == 27
+    keys = page.locator("#map-legend li")
+    assert keys.all_inner_texts() == [*(f"often {place:02}" for place in range(12)), "15 other labels"]
+    middle = "all => all.map(one => [...one.getContext('2d').getImageData(12, 12, 1, 1).data].slice(0, 3))"
+    colours = [tuple(colour) for colour in page.locator("#map-legend canvas").evaluate_all(middle)]
+    assert len(set(colours)) == 13
+    assert len(set(colours[-1])) == 1, "others are grey"
+    page.evaluate(FRAMES)
+    apart = np.linalg.norm(pixels[:, None] - pixels[None], axis=2) + 1e9 * np.eye(65)
+    alone = [place for place in range(65) if apart[place].min() > 12]
+    seen = set()
+    places = (pixels[alone] - [box["x"], box["y"]]).tolist()
+    for place, drawn in zip(alone, page.locator("#map-canvas").evaluate(PIXELS, places), strict=True):
+        label = names[points[place]["id"]]
+        wanted = colours[-1] if label.startswith("rare") else colours[int(label[-2:])]
+        assert np.abs(np.array(drawn[:3]) - wanted).max() <= 3
+        seen.add(label.split()[0])
+    assert seen == {"often", "rare"}
+
+
+def test_the_map_marks_the_query_and_its_results(page: Any, collection: index.Index, upload: bytes) -> None:
+    item = striped(collection)
+    points, pixels, box = opened_map(page)
+    place = [point["id"] for point in points].index(item.id)
+    x, y = (pixels[place] - [box["x"], box["y"]]).tolist()
+    rings = page.locator("#map-legend .ring")
+    expect(rings).to_have_count(0)
+
+    def hairs() -> int:
+        """Ink on the four hairs around the point of the item, outside of any ring."""
+        page.evaluate(FRAMES)
+        far = 4.5 + 3.5 + 3.5
+        around = [[x + far, y], [x - far, y], [x, y + far], [x, y - far]]
+        return sum(pixel[3] > 100 for pixel in page.locator("#map-canvas").evaluate(PIXELS, around))
+
+    before = hairs()
+    assert before < 4
+    search_with(page, item)
+    page.locator("#tab-map").click()
+    assert page.locator("#map-legend li:has(.ring)").all_inner_texts() == ["the query", "its results"]
+    assert hairs() == 4
+    page.locator("#file").set_input_files(upload_of(upload))  # which is not on the map
+    assert len(hits_shown(page)) == 12
+    page.locator("#tab-map").click()
+    expect(page.locator("#map-legend li:has(.ring)")).to_have_text(["its results"])
+    assert hairs() == before
+
+
+def test_the_maps_help_speaks_of_what_one_has(opening: Callable[..., Any], page: Any) -> None:
+    touch = {"has_touch": True, "is_mobile": True}
+    for each, fingers in (
+        (page, False),
+        (opening(viewport={"width": 375, "height": 740}), True),
+        (opening(viewport={"width": 1024, "height": 740}, **touch), True),
+    ):
+        each.locator("#tab-map").click()
+        said = each.locator("#map-help").inner_text()
+        assert ("Tap a point" in said) == fingers
+        assert any(word in said for word in ("Hover", "arrow keys", "Page Down")) != fingers
+
+
+def test_a_long_label_breaks_where_its_words_end(opening: Callable[..., Any]) -> None:
+    name = "Red_winged_Blackbird"
+
+    def renamed(page: Any) -> None:
+        def answer(route: Any) -> None:
+            content = route.fetch().json()
+            content["items"][0]["label"] = name
+            route.fulfill(json=content)
+
+        page.route("**/items?*", answer)
+
+    page = opening(before=renamed, viewport={"width": 375, "height": 740})
+    label = page.locator("#items .label").first
+    expect(label).to_have_text(name)
+    lines = label.evaluate(
+        """one => {
+          const lines = new Map();
+          for (const node of one.childNodes) for (let place = 0; place < (node.data ?? "").length; place += 1) {
+            const range = document.createRange();
+            range.setStart(node, place);
+            range.setEnd(node, place + 1);
+            const { top } = range.getBoundingClientRect();
+            lines.set(top, (lines.get(top) ?? "") + node.data[place]);
+          }
+          return [...lines.values()];
+        }"""
+    )
+    assert lines == ["Red_winged_", "Blackbird"]
+    expect(label).to_have_attribute("title", name)
+
+
 def test_the_maps_legend_follows_the_scheme(opening: Callable[..., Any]) -> None:
     middle = "one => [...one.getContext('2d').getImageData(12, 12, 1, 1).data]"
     page, fresh = opening(color_scheme="light"), opening(color_scheme="dark")
@@ -662,13 +799,41 @@ def test_what_the_server_refuses_is_said_in_its_words(opening: Callable[..., Any
     assert answer.value.status == 415
     message = answer.value.json()["error"]["message"]
     expect(page.locator("#notice-words")).to_have_text(message)
-    expect(page.locator("#notice-action")).to_have_text("Try again")
     expect(page.locator("#status")).to_have_text("The search failed")
+    # it would fail again, and there is nothing to be seen of it
+    expect(page.locator("#notice-action")).to_have_text("Choose another picture")
+    expect(page.locator("#stage")).to_be_hidden()
+    expect(page.locator("#crop")).to_be_hidden()
+    expect(page.locator("#query-unseen")).to_be_visible()
+    with page.expect_file_chooser() as chooser:
+        page.locator("#notice-action").click()
+    chooser.value.set_files([])
     page.locator("#file").set_input_files(upload_of(b"words", "letter.txt", "text/plain"))
     expect(page.locator("#notice-words")).to_have_text("letter.txt is not a picture.")
     page.locator("#file").set_input_files(upload_of(upload))
     assert len(hits_shown(page)) == 12
     expect(page.locator("#notice")).to_be_hidden()
+    expect(page.locator("#query-unseen")).to_be_hidden()
+    expect(page.locator("#stage")).to_be_visible()
+
+
+def test_a_picture_that_is_seen_but_refused_has_no_regions(opening: Callable[..., Any], upload: bytes) -> None:
+    page = opening(allowed="413")
+    page.route("**/search", lambda route: route.fulfill(status=413, json={"error": {"message": "too many pixels"}}))
+    page.locator("#file").set_input_files(upload_of(upload))
+    expect(page.locator("#notice-words")).to_have_text("too many pixels")
+    expect(page.locator("#stage")).to_be_visible()
+    expect(page.locator("#crop")).to_be_disabled()
+    box = page.locator("#query-picture").bounding_box()
+    page.mouse.move(box["x"] + 20, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 120, box["y"] + 120, steps=3)
+    page.mouse.up()
+    expect(page.locator("#region")).to_be_hidden()
+    page.unroute("**/search")
+    page.locator("#file").set_input_files(upload_of(upload, "again.png"))
+    assert len(hits_shown(page)) == 12
+    expect(page.locator("#crop")).to_be_enabled()
 
 
 def test_a_busy_server_is_asked_again_and_a_lost_one_on_demand(opening: Callable[..., Any]) -> None:

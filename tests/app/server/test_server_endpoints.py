@@ -62,6 +62,34 @@ def test_search_by_id_leaves_the_item_out(client: TestClient, vectors: Vectors) 
     assert len(post(client, "/search", id=known, k=200)["hits"]) == 63
 
 
+def test_a_key_that_no_item_has_is_named(client: TestClient, upload: bytes, idx: index.Index) -> None:
+    def refused(where: str) -> str:
+        answer = client.post("/search", files={"picture": upload}, data={"where": where})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid")
+        listed = client.get("/items", params={"where": where})
+        assert (listed.status_code, listed.json()) == (422, answer.json())
+        return str(answer.json()["error"]["message"])
+
+    said = "where: no picture of the index has the key {}; {}There are id, label, n"  # and no word of paths
+    assert refused("lable=class1") == said.format("lable", "did you mean label? ")
+    assert refused("label=class1, N=3") == said.format("N", "did you mean n? ")
+    assert refused("altitude>3") == said.format("altitude", "")
+    for where in (
+        "n=77",
+        "label=nobody",
+        "id=nobody",
+        "lable!=class1, n<100",
+    ):  # nothing wrong with the keys, or a match
+        hits = post(client, "/search", upload, k=100, where=where)["hits"]
+        assert len(hits) == (64 if "!=" in where else 0)
+    added = post(client, "/items", upload, metadata='{"altitude": 1}')["id"]
+    assert post(client, "/search", upload, where="altitude>3")["hits"] == []
+    client.delete(f"/items/{added}")
+    assert refused("altitude>3") == said.format("altitude", "")
+    idx.delete([item.id for item in idx.items()])
+    assert post(client, "/search", upload, where="lable=class1")["hits"] == []
+
+
 def test_search_in_a_region(client: TestClient, served_model: TrainedModel, vectors: Vectors, upload: bytes) -> None:
     region = Image.open(io.BytesIO(upload)).crop((10, 0, 30, 30))  # of 40 x 30
     expected = nearest(vectors, served_model.embed(region)[0], 4)
@@ -173,6 +201,7 @@ def test_explain_of_a_region_leaves_the_rest_without_weight(client: TestClient, 
 def test_explain_by_id_and_of_a_large_picture(client: TestClient, served_model: TrainedModel, vectors: Vectors) -> None:
     answer = post(client, "/explain", id=index.file_id(vectors[0][0]))
     assert (answer["rows"], answer["columns"]) == (56, 56)
+    assert (answer["grid_rows"], answer["grid_columns"]) == served_model.explain(vectors[0][0]).grid.shape
     large = noise(30, 20).resize((900, 600), Image.Resampling.BICUBIC)
     answer = post(client, "/explain", encoded(large))
     expected = served_model.explain(large).weights

@@ -70,6 +70,16 @@ def test_searches(client: TestClient, milvus: TestClient, idx: index.Index, uplo
             assert same_hits(client, milvus, id=known, k=6, where=where, rerank=method)
 
 
+def test_a_key_that_no_item_has_is_refused_alike(client: TestClient, milvus: TestClient, upload: bytes) -> None:
+    for where in ("lable=class1", "N>3"):
+        here, there = (
+            each.post("/search", files={"picture": upload}, data={"where": where}) for each in (client, milvus)
+        )
+        assert (there.status_code, there.json()) == (here.status_code, here.json())
+        assert there.status_code == 422
+        assert "did you mean" in there.json()["error"]["message"]
+
+
 def test_listings_pictures_and_map(client: TestClient, milvus: TestClient, idx: index.Index) -> None:
     known = idx.items()[40].id
     for address in ("/labels", "/healthz", f"/items/{known}", "/items?limit=200", "/items?limit=9&where=n>=3"):

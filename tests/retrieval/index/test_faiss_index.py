@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import re
 import sqlite3
 from pathlib import Path
 from threading import Thread
@@ -262,6 +263,29 @@ def test_another_model_is_refused(model: TrainedModel, run_folder: Path, tmp_pat
         assert index.fingerprint_of(copy) == idx.fingerprint == index.fingerprint_of(run_folder)
 
 
+def test_the_store_of_an_index_is_told_apart_from_it(
+    model: TrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with Milvus, whose items are in a file or a folder beside the index or in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "index.json").write_text("{")
+    for name, place, store in (("mine.idx", "m.db", str(tmp_path / "m.db")), ("other.idx", "other.idx/in.db", "in.db")):
+        index.create(name, model).close()
+        about = tmp_path / name / "index.json"
+        about.write_text(json.dumps({**json.loads(about.read_text()), "backend": "milvus", "store": store}))
+        for make in (Path.touch, Path.mkdir):
+            make(Path(place))
+            for wrong in (Path(place), tmp_path / place):
+                home = wrong.parent if name == "other.idx" else wrong.parent / name
+                with pytest.raises(ValueError, match=re.escape(f"it holds the items of the index {home}: give that")):
+                    index.open(wrong)
+            (Path.unlink if make is Path.touch else Path.rmdir)(Path(place))
+    Path("another.db").touch()
+    with pytest.raises(ValueError, match="an index is the folder that lookalike index makes"):
+        index.open("another.db")
+
+
 def test_what_is_missing_or_damaged_is_said_in_one_line(model: TrainedModel, tmp_path: Path) -> None:
     path = tmp_path / "i"
     with pytest.raises(FileNotFoundError, match="there is no index"):
@@ -287,7 +311,7 @@ def test_what_is_missing_or_damaged_is_said_in_one_line(model: TrainedModel, tmp
     about.write_text(json.dumps({**json.loads(text), "dim": 9}))
     fails(index.BrokenIndex, "a vector is not of size 9")
     about.unlink()
-    fails(ValueError, r"is no index: there is no index\.json")
+    fails(ValueError, r"is no index: there is no index\.json in it; an index is the folder that lookalike index makes")
     about.write_text(text)
     items.write_bytes(b"no database at all" * 100)
     fails(index.BrokenIndex, r"items\.sqlite is damaged")

@@ -107,7 +107,15 @@ async def _explain(desk: Desk, data: bytes | None, known: str | None, crop: Crop
     explained: Explained = await desk.in_model(lambda: desk.batcher.run(lambda model: model.explain(part)))
     weights = _over_whole(explained, part.size, crop, picture.size)
     attributes = None if explained.attributes is None else [float(value) for value in explained.attributes]
-    return Weights(rows=len(weights), columns=len(weights[0]), weights=weights, attributes=attributes)
+    grid_rows, grid_columns = explained.grid.shape
+    return Weights(
+        rows=len(weights),
+        columns=len(weights[0]),
+        weights=weights,
+        grid_rows=grid_rows,
+        grid_columns=grid_columns,
+        attributes=attributes,
+    )
 
 
 async def _picture(desk: Desk, data: bytes | None, known: str | None, crop: Crop) -> Image.Image:

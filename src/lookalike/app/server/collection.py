@@ -5,6 +5,7 @@ it, and a deletion never takes a file that an addition has just written.
 """
 
 import os
+import time
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -25,10 +26,13 @@ from lookalike.retrieval.index import where as filters
 from lookalike.retrieval.index.base import Index
 from lookalike.retrieval.index.home import IndexInUse
 from lookalike.retrieval.index.items import Hit, Item, check_items
+from lookalike.retrieval.index.misspelt import check_keys, metadata_keys
 from lookalike.retrieval.index.reranked import search_reranked
 
 UPLOADS = "uploads"
 SEED = 0
+COLUMNS = ("id", "label")  # that may be asked for
+KEYS_REMEMBERED = 10  # seconds
 ATTEMPTS = 5  # at a map or a re-ranking, while items are being deleted
 
 
@@ -37,7 +41,9 @@ class Collection:
         self.idx = idx
         self._changing = Lock()
         self._mapping = Lock()
+        self._reading_keys = Lock()
         self._map: tuple[Any, Map] | None = None
+        self._keys: tuple[Any, set[str]] | None = None
         self._changes = 0
 
     def get(self, known: str) -> Item:
@@ -58,10 +64,35 @@ class Collection:
         """The k nearest, in the order of a re-ranking; never the item ``without``."""
         for _ in range(ATTEMPTS):
             try:
-                return search_reranked(self.idx, vector[None], k, where, rerank, without)[0]
+                hits = search_reranked(self.idx, vector[None], k, where, rerank, without)[0]
             except KeyError:  # one was deleted in between
                 continue
+            if not hits:
+                self._refuse_unknown_keys(where)
+            return hits
         raise busy("the collection is changing")
+
+    def items(self, where: str | None, after: str | None, limit: int) -> list[Item]:
+        items = self.idx.items(where, after, limit)
+        if not items:
+            self._refuse_unknown_keys(where)
+        return items
+
+    def _refuse_unknown_keys(self, where: str | None) -> None:
+        """The keys are read from all items, so they are remembered for a while; other programs may bring new ones."""
+        if not any(condition.is_metadata for condition in filters.parse(where)):
+            return
+        if not self.idx.count():  # nobody has any key
+            return
+        with self._reading_keys:
+            state = (self._state(), time.monotonic() // KEYS_REMEMBERED)
+            if self._keys is None or self._keys[0] != state:
+                self._keys = (state, metadata_keys(self.idx))
+            keys = self._keys[1]
+        try:
+            check_keys(where, keys, COLUMNS)
+        except ValueError as error:
+            raise invalid(f"where: {error}") from None
 
     def add(self, data: bytes, jpeg: bytes, vector: Vector, label: str, metadata: dict[str, Any]) -> tuple[str, bool]:
         """Kept for good when this returns: first the picture, then its entry, which is what counts."""
@@ -108,10 +139,13 @@ class Collection:
     def map(self) -> Map:
         """Computed once, and again when the collection has changed."""
         with self._mapping:
-            state = (self._changes, self.idx.count())
+            state = self._state()
             if self._map is None or self._map[0] != state:
                 self._map = (state, self._draw())
             return self._map[1]
+
+    def _state(self) -> tuple[int, int]:
+        return self._changes, self.idx.count()
 
     def _draw(self) -> Map:
         for _ in range(ATTEMPTS):

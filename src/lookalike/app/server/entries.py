@@ -35,9 +35,7 @@ def routes(desk: Desk) -> APIRouter:
         where: Annotated[str | None, Query(description="a filter: label=robin, year>=2020")] = None,
     ) -> Items:
         """In the order of their ids, page by page."""
-        found = await within(
-            seconds, desk.in_index(collection.idx.items, where=check_where(where), after=after or None, limit=limit + 1)
-        )
+        found = await within(seconds, desk.in_index(collection.items, check_where(where), after or None, limit + 1))
         page = found[:limit]
         return Items(items=[OneItem.of(item) for item in page], next=page[-1].id if len(found) > limit else None)
 

@@ -93,6 +93,8 @@ class Weights(BaseModel):
     rows: int
     columns: int
     weights: list[list[float]] = Field(description="rows x columns over the whole picture; they add up to 1")
+    grid_rows: int = Field(description="of the pooling's own grid, which is spread over what the model sees")
+    grid_columns: int
     attributes: list[float] | None = Field(description="the share of each prototype, where the pooling has some")
 
 

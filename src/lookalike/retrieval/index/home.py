@@ -69,10 +69,16 @@ class About:
 
     @classmethod
     def read(cls, path: Path) -> "About":
-        if not path.is_dir():
+        if not path.exists():
             raise FileNotFoundError(f"there is no index {path}: lookalike index RUN FOLDER --out {path} makes one")
         if not (path / ABOUT).is_file():
-            raise ValueError(f"{path} is no index: there is no {ABOUT}")
+            home = _home_of(path)
+            instead = (
+                "an index is the folder that lookalike index makes"
+                if home is None
+                else f"it holds the items of the index {home}: give that instead"
+            )
+            raise ValueError(f"{path} is no index: there is no {ABOUT} in it; {instead}")
         try:
             content = json.loads((path / ABOUT).read_text(encoding="utf-8"))
         except ValueError as error:
@@ -85,6 +91,24 @@ class About:
         if set(content) != set(types) or any(type(content[n]) is not _plain(t) for n, t in types.items()):
             raise BrokenIndex(f"{path / ABOUT} does not describe an index: its entries are not those expected")
         return cls(**content)
+
+
+def _home_of(store: Path) -> Path | None:
+    """The index whose items are kept in this file of Milvus, if it is around or beside it."""
+    place = Path(os.path.abspath(store))  # noqa: PTH100 - without following links
+    try:
+        beside = sorted(place.parent.glob(f"*/{ABOUT}"))
+    except OSError:
+        return None
+    for file in (place.parent / ABOUT, *beside):
+        try:
+            home = file.parent
+            about = About.read(home) if file.is_file() else None
+        except (OSError, ValueError):
+            continue
+        if about is not None and about.store and (home / about.store).resolve() == place.resolve():
+            return store.parent if home == place.parent else store.parent / home.name
+    return None
 
 
 def _plain(kind: Any) -> type:

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { receive } from "./arriving.js";
 import { Collection, MapView } from "./collection.js";
-import { $, distanceOf, element, labelOf, plural, state, toCount } from "./common.js";
+import { $, countLimit, distanceOf, element, labelOf, plural, state, toCount } from "./common.js";
 import { askForKey, showCard, Viewer } from "./dialogs.js";
 import { Grid } from "./grid.js";
 import { QueryPanel } from "./query.js";
@@ -11,6 +11,7 @@ import { Results, notice } from "./results.js";
 import { forgetWaiting, paintScale, patiently } from "./weights.js";
 
 const AUTOMATIC = 3; // times that a busy server is asked again by itself
+const UNUSABLE = [404, 410, 413, 415, 422]; // what is said of a picture that no second attempt makes better
 const NARROW = matchMedia("(max-width: 52rem)"); // as in the style sheet
 
 const viewer = new Viewer({ more: searchWithItem });
@@ -51,11 +52,16 @@ async function search({ attempt = 1, remember = true, focus = false } = {}) {
     if (searching !== mine || problem.name === "AbortError") return;
     results.wait(false);
     const wait = problem.status === 503 && attempt <= AUTOMATIC ? (problem.retryAfter ?? 1) : null;
-    results.fail(problem, wait, () => search({ remember: false }));
+    const unusable = UNUSABLE.includes(problem.status);
+    panel.refuse(unusable && !state.crop);
+    const again = { action: "Try again", act: () => search({ remember: false }) };
+    results.fail(problem, wait, unusable ? ANOTHER : again);
     if (wait !== null) repetition = setTimeout(search, 1000 * wait, { attempt: attempt + 1, remember: false, focus });
   }
   map.highlight();
 }
+
+const ANOTHER = { action: "Choose another picture", act: () => $("file").click() };
 
 /** Whether the focus is among the pictures still, or was lost with one of them. */
 const focusIsFree = () => document.activeElement === document.body || $("views").contains(document.activeElement);
@@ -63,8 +69,7 @@ const focusIsFree = () => document.activeElement === document.body || $("views")
 function searchWithFile(file) {
   if (file.type && !file.type.startsWith("image/")) {
     openTab("results");
-    const act = () => $("file").click();
-    notice(`${file.name || "That"} is not a picture.`, { action: "Choose a picture", act, bad: true });
+    notice(`${file.name || "That"} is not a picture.`, { ...ANOTHER, bad: true });
     return;
   }
   panel.set({ picture: file, name: file.name || "pasted picture", address: URL.createObjectURL(file) }, null);
@@ -104,6 +109,7 @@ async function fromAddress() {
   const label = asked.get("label");
   state.label = state.labels.some((each) => each.label === label) ? label : null;
   state.k = toCount(asked.get("k"));
+  limitCount(asked.get("k"));
   const offered = [...$("rerank").options].map(({ value }) => value);
   state.rerank = offered.includes(asked.get("rerank")) ? asked.get("rerank") : "none";
   showControls();
@@ -125,6 +131,7 @@ addEventListener("popstate", (event) => {
   searching?.abort();
   if (entry) {
     Object.assign(state, { label: entry.label, k: entry.k, rerank: entry.rerank });
+    limitCount(String(entry.k));
     showControls();
     panel.set(entry.query, entry.crop);
     search({ remember: false });
@@ -144,6 +151,11 @@ function showControls() {
   const { help } = $("rerank").selectedOptions[0].dataset;
   $("rerank-help").textContent = help ? `${help} Distances stay those to the query.` : "";
   $("rerank-help").hidden = !help;
+}
+
+/** Says so if another number of results is shown than was asked for. */
+function limitCount(asked) {
+  $("k-help").textContent = countLimit(asked);
 }
 
 function chooseLabel(label) {
@@ -197,6 +209,7 @@ $("open-card").addEventListener("click", () => state.card && showCard(state.card
 $("weights").addEventListener("change", () => showWeights($("weights").checked));
 $("label").addEventListener("change", () => chooseLabel(state.labels[$("label").value]?.label ?? null));
 $("k").addEventListener("change", () => {
+  limitCount($("k").value);
   state.k = toCount($("k").value);
   showControls();
   search();

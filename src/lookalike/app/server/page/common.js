@@ -22,7 +22,10 @@ export const state = {
 
 export const MOST = 200; // results that the server gives
 const USUAL = 12;
-export const toCount = (text) => Math.min(MOST, Math.max(1, Math.round(Number(text)) || USUAL));
+const wanted = (text) => (text?.trim() && Number.isFinite(Number(text)) ? Math.round(Number(text)) : USUAL);
+export const toCount = (text) => Math.min(MOST, Math.max(1, wanted(text)));
+/** Why a number of results is not the one that was asked for; "" where it is. */
+export const countLimit = (text) => (wanted(text) > MOST ? `at most ${MOST}` : wanted(text) < 1 ? "at least 1" : "");
 
 /** An element with properties; texts among its children stay texts. */
 export function element(tag, properties = {}, ...children) {
@@ -32,6 +35,12 @@ export function element(tag, properties = {}, ...children) {
 }
 
 export const labelOf = ({ label }) => label || "no label";
+export const withLabel = ({ label }) => (label ? `with the label ${label}` : "without a label");
+
+/** A text that may break after any of _-./, as the nodes it consists of. */
+export const breakable = (text) =>
+  (text.match(/[^_./-]*[_./-]+|[^_./-]+/g) ?? []).flatMap((part) => [part, element("wbr")]);
+
 export const distanceOf = ({ distance }) => distance.toFixed(3);
 export const number = (value) => (typeof value === "number" ? value.toLocaleString("en") : value);
 export const plural = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;

@@ -1,6 +1,6 @@
 // What opens over the page: the model's card, one picture in full, the question for a key.
 
-import { $, distanceOf, element, labelOf, number } from "./common.js";
+import { $, breakable, distanceOf, element, labelOf, number } from "./common.js";
 import { fit, settled, show } from "./pictures.js";
 import { paint, weightsOf } from "./weights.js";
 
@@ -86,7 +86,7 @@ export class Viewer {
     // Not disabled: the focus would be lost with the button it is on.
     $("viewer-previous").setAttribute("aria-disabled", place === 0);
     $("viewer-next").setAttribute("aria-disabled", place === this.entries.length - 1);
-    $("viewer-title").textContent = labelOf(entry);
+    $("viewer-title").replaceChildren(...breakable(labelOf(entry)));
     facts($("viewer-facts"), [
       ["Result", `${place + 1} of ${this.entries.length}`],
       ["Distance", distanceOf(entry)],

@@ -1,6 +1,6 @@
 // A grid of pictures that one walks with the arrow keys: one stop for Tab, as wide as the window makes it.
 
-import { distanceOf, element, labelOf } from "./common.js";
+import { breakable, distanceOf, element, labelOf } from "./common.js";
 import { settled, show } from "./pictures.js";
 import { paint, weightsOf } from "./weights.js";
 
@@ -50,7 +50,7 @@ export class Grid {
     picture.setAttribute("aria-label", this.describe(entry, place));
     picture.addEventListener("click", () => this.choose(entry, place));
     show(image, entry.id, SIDE);
-    const label = element("p", { className: "label", textContent: labelOf(entry), title: labelOf(entry) });
+    const label = element("p", { className: "label", title: labelOf(entry) }, ...breakable(labelOf(entry)));
     const foot = element("div", { className: "foot" });
     const card = element("li", { className: "card" }, picture, label, foot);
     if (entry.distance !== undefined) {

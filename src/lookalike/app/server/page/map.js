@@ -1,6 +1,6 @@
 // The collection in the plane: a point for each picture, those that look alike close together.
 
-import { labelOf } from "./common.js";
+import { breakable, element, labelOf } from "./common.js";
 import { Marks, dark } from "./marks.js";
 import { show } from "./pictures.js";
 import { Viewport } from "./viewport.js";
@@ -38,14 +38,33 @@ export class CollectionMap {
   }
 
   setColours() {
-    this.legend.replaceChildren(...this.marks.legend());
+    this.showKey();
     this.draw();
   }
 
   /** Other labels step back; the query and its results have rings. */
   highlight({ label, query, results }) {
     Object.assign(this, { label, query, ringed: new Set(results) });
+    this.showKey();
     this.draw();
+  }
+
+  /** What marks and rings mean, of those that are on the map. */
+  showKey() {
+    const entry = (words, meant) => {
+      const sample = element("canvas", { className: "ring", width: 40, height: 40, ariaHidden: "true" });
+      const context = sample.getContext("2d");
+      context.strokeStyle = getComputedStyle(this.canvas).color;
+      context.scale(2, 2);
+      ring(context, 10, 10, 6, meant);
+      return element("li", {}, sample, words);
+    };
+    const there = (wanted) => this.points.some(({ id }) => wanted(id));
+    const rings = [
+      ...(there((id) => id === this.query) ? [entry("the query", true)] : []),
+      ...(there((id) => this.ringed.has(id)) ? [entry("its results", false)] : []),
+    ];
+    this.legend.replaceChildren(...rings, ...this.marks.legend());
   }
 
   resize() {
@@ -91,7 +110,7 @@ export class CollectionMap {
     if (!point) return;
     if (changed) {
       show(this.tip.querySelector("img"), point.id, 256, { now: true });
-      this.tip.querySelector("p").textContent = labelOf(point);
+      this.tip.querySelector("p").replaceChildren(...breakable(labelOf(point)));
     }
     const [x, y] = this.view.pixel(point);
     const { offsetWidth: wide, offsetHeight: high } = this.tip;
@@ -194,11 +213,26 @@ export class CollectionMap {
     context.strokeStyle = ink;
     this.points.forEach((point, place) => {
       const [meant, hinted] = [point.id === this.query, place === this.hinted];
-      if (!meant && !hinted && !this.ringed.has(point.id)) return;
-      context.lineWidth = meant || hinted ? 2.5 : 1.2;
-      context.beginPath();
-      context.arc(...this.view.pixel(point), radius + (hinted ? 6 : 3.5), 0, 2 * Math.PI);
-      context.stroke();
+      const pixel = this.view.pixel(point);
+      if (meant || this.ringed.has(point.id)) ring(context, ...pixel, radius + 3.5, meant);
+      if (hinted) {
+        context.lineWidth = 2.5;
+        context.beginPath();
+        context.arc(...pixel, radius + 6, 0, 2 * Math.PI);
+        context.stroke();
+      }
     });
   }
+}
+
+/** Around a result; around the query thicker, and with the four hairs of a sight. */
+function ring(context, x, y, radius, meant) {
+  context.lineWidth = meant ? 2.5 : 1.2;
+  context.beginPath();
+  context.arc(x, y, radius, 0, 2 * Math.PI);
+  for (const [right, down] of meant ? [[1, 0], [0, 1], [-1, 0], [0, -1]] : []) {
+    context.moveTo(x + radius * right, y + radius * down);
+    context.lineTo(x + (radius + 5) * right, y + (radius + 5) * down);
+  }
+  context.stroke();
 }

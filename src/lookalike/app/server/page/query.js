@@ -1,7 +1,7 @@
 // The picture that is searched with: shown, cropped, and with the weights it has.
 
 import * as api from "./api.js";
-import { $, labelOf, state } from "./common.js";
+import { $, breakable, labelOf, state } from "./common.js";
 import { fit, settled, show } from "./pictures.js";
 import { Region } from "./region.js";
 import { paint, patiently } from "./weights.js";
@@ -25,6 +25,7 @@ export class QueryPanel {
     image.classList.remove("missing");
     image.removeAttribute("src");
     $("query").hidden = !query;
+    this.refuse(false);
     $("drop").classList.toggle("compact", Boolean(query));
     $("choose").textContent = query ? "Another picture" : "Choose a picture";
     if (crop) this.region.set(crop);
@@ -38,9 +39,14 @@ export class QueryPanel {
     }
     fit(image, "18rem");
     image.alt = `The query: ${query.id ? labelOf(query) : query.name}`;
-    $("query-title").textContent = query.id ? labelOf(query) : query.name;
+    $("query-title").replaceChildren(...breakable(query.id ? labelOf(query) : query.name));
     $("query-detail").textContent = query.id ? query.name : "";
     this.explain();
+  }
+
+  /** Of a picture that cannot be searched with, no part can. */
+  refuse(refused) {
+    $("crop").disabled = $("stage").inert = refused;
   }
 
   choose(crop) {

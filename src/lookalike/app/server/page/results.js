@@ -1,6 +1,6 @@
 // The view of results: while they are awaited, when they are there, and when there are none.
 
-import { $, distanceOf, labelOf, plural, state } from "./common.js";
+import { $, distanceOf, labelOf, plural, state, withLabel } from "./common.js";
 
 export class Results {
   constructor(grid) {
@@ -23,7 +23,7 @@ export class Results {
     this.grid.clear();
     this.grid.add(hits);
     if (hits.length) {
-      const among = state.label === null ? "" : ` with the label ${labelOf(state)}`;
+      const among = state.label === null ? "" : ` ${withLabel(state)}`;
       const plain = state.rerank === "none";
       const first = `${plain ? "nearest" : "re-ranked, first"}: ${labelOf(hits[0])} at ${distanceOf(hits[0])}`;
       const time = Number.isFinite(took) ? `, ${Math.max(1, Math.round(took))} ms` : "";
@@ -34,18 +34,18 @@ export class Results {
     if (state.label === null) {
       notice("There is no other picture in the collection.");
     } else {
-      const words = `No picture with the label ${labelOf(state)} to compare with.`;
+      const words = `No picture ${withLabel(state)} to compare with.`;
       notice(words, { action: "Search all labels", act: widen });
     }
   }
 
-  /** `wait`: seconds until it is tried again without being asked, or null. */
-  fail(problem, wait, again) {
+  /** `wait`: seconds until it is tried again without being asked, or null; `act`: what `action` does. */
+  fail(problem, wait, { action, act }) {
     this.grid.clear();
     state.hits = [];
     $("status").textContent = "The search failed";
     const words = wait === null ? problem.message : `${problem.message} Trying again in ${wait} s.`;
-    notice(words, { action: "Try again", act: again, bad: true });
+    notice(words, { action, act, bad: true });
   }
 }
 

@@ -1,6 +1,7 @@
 // What the model looks at: pooling weights as a veil over a picture, clear where the weight is.
 
 import { explain } from "./api.js";
+import { $ } from "./common.js";
 
 const AT_ONCE = 2; // the searches of others come first
 const PATIENCE = 4; // times that a busy server is asked again
@@ -79,10 +80,11 @@ function smallPicture(values, rows, columns) {
 }
 
 /** Draws weights, rows x columns over the whole picture, on a canvas of the picture's shape. */
-export function paint(canvas, { rows, columns, weights }, image) {
-  const [wide, high] = [image.naturalWidth || columns, image.naturalHeight || rows];
-  const scale = 320 / Math.max(wide, high);
-  [canvas.width, canvas.height] = [Math.max(1, Math.round(wide * scale)), Math.max(1, Math.round(high * scale))];
+export function paint(canvas, { rows, columns, weights, grid_rows: high, grid_columns: wide }, image) {
+  $("legend-grid").textContent = `Within, it weighs ${high} × ${wide} places, shown smoothed.`;
+  const sides = [image.naturalWidth || columns, image.naturalHeight || rows];
+  const scale = 320 / Math.max(...sides);
+  [canvas.width, canvas.height] = sides.map((side) => Math.max(1, Math.round(side * scale)));
   const values = weights.flat();
   const peak = Math.max(...values) || 1;
   const small = smallPicture(values.map((value) => value / peak), rows, columns);
