@@ -43,6 +43,21 @@ def test_files(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert not (folder / "report.html").exists()
 
 
+@pytest.mark.parametrize(("option", "begins"), [("--csv", "protocol,data,"), ("--latex", "% \\usepackage{booktabs}")])
+def test_a_dash_is_standard_output(
+    option: str, begins: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    assert main(["report", str(folder), option, str(folder.parent / "file")]) == 0
+    capsys.readouterr()
+    assert main(["report", str(folder), option, "-"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith(begins)
+    assert said.out == (folder.parent / "file").read_text(encoding="utf-8"), "and nothing else"
+    assert said.err == f"written: {folder / 'report.html'}\n"
+    assert not Path("-").exists()
+
+
 def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(folder), "--json", "--metric", "P@1", "--baseline", "c2 + gsp"]) == 0
     content = json.loads(capsys.readouterr().out)
@@ -65,6 +80,7 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["{folder}", "--metric", "MAP"], "metric must be one of P@1, P@R, MAP@R, R@1, R@2, got 'MAP'"),
         (["{folder}", "--baseline", "c2 + gps"], "no row is called 'c2 + gps' (did you mean 'c2 + gsp'?)"),
         (["{folder}", "--html", "{empty}"], "is a folder; name a file in it"),
+        (["{folder}", "--csv", "-", "--json"], "only one can be printed, got --csv and --json"),
         (["{folder}", "--cvs", "x"], "there is no option --cvs (did you mean '--csv'?)"),
     ],
 )

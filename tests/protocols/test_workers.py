@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from lookalike.app import main
+from lookalike.protocols.estimate import Estimate, in_words
 
 DATA = "glyphs(cells=1,size=32,train_classes=8,test_classes=4,per_class=4)"
 SMALL = "backbone=resnet8-half, size=32, start=random, freeze_backbone=false, lr=0.001, crop=none, workers=0"
@@ -74,7 +76,21 @@ def test_a_plan_is_printed_and_nothing_is_begun(tmp_path: Path, capsys: pytest.C
     assert not (tmp_path / "a").exists()
 
 
-def test_killed_and_resumed_it_comes_to_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("left", "workers", "told"),
+    [
+        (1, 1, "about 100 s for 1,000 steps of one model, about 70 s for 1 model with one worker"),
+        (6, 3, "about 100 s for 1,000 steps of one model, about 2 min for 6 models with 3 workers"),
+        (7, 3, "about 100 s for 1,000 steps of one model, about 3 min for 7 models with 3 workers"),
+    ],
+)
+def test_the_estimate_knows_the_workers(left: int, workers: int, told: str) -> None:
+    guess = Estimate.__new__(Estimate)
+    guess.steps, guess.per_thousand, guess.evaluation, guess.test, guess.once = 500, 100.0, 5.0, 5.0, 10.0
+    assert in_words(guess, left, workers=workers) == told
+
+
+def test_killed_and_resumed_it_comes_to_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = "steps=40, evaluate_every=4"
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     one = ("--poolings", "average")
@@ -87,17 +103,44 @@ def test_killed_and_resumed_it_comes_to_the_same(tmp_path: Path) -> None:
     worker.send_signal(signal.SIGKILL)
     worker.wait()
     assert not results(broken), "it was to be killed before the end"
-    assert main(words(broken, *one, "--expires", "0.5", settings=settings)) == 0
+    expires = () if sys.platform == "linux" else ("--expires", "0.5")  # elsewhere nobody knows that it is dead
+    capsys.readouterr()
+    assert main(words(broken, *one, *expires, settings=settings)) == 0
+    assert "waiting" not in capsys.readouterr().err or expires
     assert results(broken)["c2 + average 0 0"]["test"] == results(whole)["c2 + average 0 0"]["test"]
     log = next(broken.rglob("log.txt")).read_text()
     assert log.count("step      0") == 1, "the second worker was to go on, not to begin anew"
     assert "going on after step" in log
 
 
+def test_who_is_waited_for_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = ("--poolings", "average", "--expires", "2")
+    assert main(words(tmp_path, *one)) == 0
+    [result] = tmp_path.rglob("result.json")
+    result.unlink()
+    (result.parent / "claim-0").write_text("elsewhere 4711 token\n")
+    capsys.readouterr()
+    assert main(words(tmp_path, *one)) == 0
+    told = capsys.readouterr().err
+    assert "0 are done, 1 is being done, 0 failed, 0 are open" in told
+    who = r"waiting for c2 \+ average, fold 1, repeat 1 \(process 4711 on elsewhere, last sign [0-2] s ago\)"
+    assert len(re.findall(rf"{who}; whoever gives no sign for 2 s counts as dead\n", told)) == 1
+    assert told.count("waiting") == 1
+    assert result.exists()
+
+
 def test_two_workers_share_the_work_and_do_nothing_twice(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "lookalike.app", *words(tmp_path, "--seeds", "3", "--workers", "2")]
+    typed = words(tmp_path, "--seeds", "3", "--workers", "2", "--json")
+    command = [sys.executable, "-m", "lookalike.app", *typed]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+    assert [cell["standing"] for cell in json.loads(done.stdout)["cells"]] == ["done"] * 6
+    for once in ("2 rows, 6 models", "6 are open", "for 6 models with 2 workers", "6 of 6 are done"):
+        assert done.stderr.count(once) == 1, once
+    assert "at most" not in done.stderr
+    assert [shlex.split(line)[-len(typed) :] for line in (tmp_path / "commands.txt").read_text().splitlines()] == [
+        typed
+    ]
     assert len(results(tmp_path)) == 6
     assert done.stderr.count("MAP@R") == 6
     for log in tmp_path.rglob("log.txt"):

@@ -1,9 +1,13 @@
 """The report of a folder with figures that we chose."""
 
+import base64
 import csv
 import io
+import re
+from html import unescape
 from itertools import product
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -39,7 +43,7 @@ def test_figures(folder: Path) -> None:
     assert titles[:3] == ["method", "MAP@R 128-D, %", "P@1 128-D, %"]
     assert by_title["c2 + average"].entries[1].text == "21.00 ± 1.00"
     assert by_title["c2 + gsp"].entries[1].text == "25.00 ± 3.00"
-    against = titles.index("MAP@R against baseline")
+    against = titles.index("MAP@R against baseline, points")
     assert [by_title[name].entries[against].text for name in ("c2 + average", "c2 + gsp", "ms + max")] == [
         "baseline",
         "+4.00 ± 2.00",
@@ -103,6 +107,72 @@ def test_relative_changes(folder: Path) -> None:
     assert drawn == [(label, pytest.approx(bar.change)) for of in bars.values() for label, bar in of.items()]
     assert list(names.values()) == ["c2", *bars["c2"], "ms", *bars["ms"]]
     assert look.as_bytes(plot, "svg").startswith(b"<?xml")
+
+
+def test_the_chart_fits_any_width_and_is_dark_in_the_dark(folder: Path) -> None:
+    report = assemble(folder)
+    found = re.search(r'<img style="([^"]+)" src="data:image/svg\+xml;base64,([^"]+)"', as_html(report))
+    assert found is not None
+    assert "max-width: 100%" in found[1]
+    assert "width: auto" in found[1]  # a page would else make it wider than a telephone
+    image = ElementTree.fromstring(base64.b64decode(found[2]))
+    name = "{http://www.w3.org/2000/svg}"
+    dark = next(each.text or "" for each in image.iter(f"{name}style") if "dark" in (each.text or ""))
+    [turned] = re.findall(r"#(\w+) \{ filter: invert", dark)
+    assert [each.get("id") for each in image if each.tag == f"{name}g"] == [turned], "all of it"
+    plot = relative_changes(report.parts[0], "MAP@R")
+    assert plot is not None
+    assert plot.axes[0].get_xlabel() == "change of MAP@R, in % of the baseline's"
+
+
+UNTRAINED = "no run was ever better than its start: the figures are those of the untrained start."
+
+
+def test_rows_that_training_never_changed_are_named(tmp_path: Path) -> None:
+    best = {"average": (0, 10), "gsp": (0, 0), "max": (None, None), "gem": (0, 0)}
+    for pooling, steps in best.items():
+        for repeat, step in enumerate(steps):
+            write_result(tmp_path, 0.2, 0, repeat, pooling=pooling, more={"best_step": step})
+    report = assemble(tmp_path)
+    for told in (as_text(report), as_html(report)):
+        assert f"c2 + gem, c2 + gsp: {UNTRAINED}" in told
+        assert told.count("untrained") == 1
+    assert f"\n% c2 + gem, c2 + gsp: {UNTRAINED}\n" in as_latex(report)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ({"c2": (32, 32), "proxy-nca++": (9, 9)}, "32 pictures for c2; 9 pictures for proxy-nca++."),
+        (
+            {"c2": (32, 9), "ms": (32, 32)},
+            "32 pictures for c2 + average, ms + average, ms + gsp; 9 pictures for c2 + gsp.",
+        ),
+        ({"c2": (9, 9), "ms": (9, 9)}, None),
+    ],
+)
+def test_batches_of_several_sizes_are_told(tmp_path: Path, sizes: dict[str, tuple[int, int]], told: str | None) -> None:
+    for loss, of in sizes.items():
+        for pooling, size in zip(("average", "gsp"), of, strict=True):
+            write_result(tmp_path, 0.2, loss=loss, pooling=pooling, settings={"batch_size": size})
+    text = as_text(assemble(tmp_path))
+    assert ("Batches are not of one size" in text) is (told is not None)
+    assert told is None or told in text
+
+
+def test_what_was_typed_is_shown_as_it_was(folder: Path) -> None:
+    first = "lookalike benchmark --data glyphs --set 'steps=3,\nsize=32' --out x"
+    second = "lookalike benchmark --data glyphs --losses ms --out x"
+    with (folder / "commands.txt").open("w") as file:
+        for day, line in enumerate((first, second) * 2, start=1):
+            file.write(f"2026-01-0{day} 10:00:00 UTC, code 12ab: {line}\n")
+    page = unescape(as_html(assemble(folder)))
+    assert f"# 2026-01-01 10:00:00 UTC, code 12ab, 2 times\n{first}\n\n# 2026-01-02" in page
+    assert page.count(first) == page.count(second) == 1
+    assert "does not say what was typed" not in page
+    (folder / "commands.txt").unlink()
+    page = unescape(as_html(assemble(folder)))
+    assert "The folder does not say what was typed. But for settings that were set" in page
 
 
 def test_another_baseline_and_another_metric(folder: Path) -> None:

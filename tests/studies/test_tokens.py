@@ -198,6 +198,7 @@ def test_as_it_is_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     said = capsys.readouterr()
     assert "chosen among 2 by validation" in said.err
     assert "points; m = 8, keep 0.3, sharpness" in said.out
+    assert "when the budget of 1 epoch was used up" in said.out
     assert len(list((out / "parts").iterdir())) == 3
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.app.parsing import JSON, UsageError, parse
-from lookalike.app.processes import several
+from lookalike.app.processes import is_one_of_several, several, threads_of_each
 from lookalike.training.settings import setting
 
 DESCRIPTION = """Train and test every combination of losses, poolings and methods on the data, under one protocol, and
@@ -53,35 +53,39 @@ def run(argv: list[str]) -> int:
         raise UsageError("say where the results are to be left: --out DIR")
     if options.workers < 1:
         raise UsageError(f"--workers must be at least 1, got {options.workers}")
-    if options.workers > 1 and "--plan" not in flags:
-        return several(options.workers, "benchmark", argv)
 
     from lookalike.files import require_writable  # late: --help need not wait for all that it loads
     from lookalike.protocols.workers import standing, work
 
     require_writable(options.out)
     plan = _plan(options)
-    now = standing(plan.cells, options.out, options.expires)
-    _announce(plan, now)
-    if "--plan" in flags:
-        print(_as_json(plan, now)) if "--json" in flags else None
-        return 0
-    _remember(argv, options.out)
-    end = work(
-        plan.cells,
-        options.out,
-        plan.pictures_of,
-        keep_vectors=plan.protocol.concatenate,
-        retry_failed="--retry-failed" in flags,
-        expires=options.expires,
-        say=_say,
-    )
-    if "--json" in flags:
-        print(_as_json(plan, end))
-    _say(
-        f"{len(end.done)} of {len(plan.cells)} are done, {len(end.failed)} failed; next: lookalike report {options.out}"
-    )
-    return 1 if end.failed or end.open else 0
+    if not is_one_of_several():  # who has started them says it
+        now = standing(plan.cells, options.out, options.expires)
+        _announce(plan, now, options.workers)
+        if "--plan" in flags:
+            print(_as_json(plan, now)) if "--json" in flags else None
+            return 0
+        _remember(argv, options.out)
+    code = 1
+    if options.workers > 1:
+        code = several(options.workers, "benchmark", argv) or 1
+        end = standing(plan.cells, options.out, options.expires)
+    else:
+        end = work(
+            plan.cells,
+            options.out,
+            plan.pictures_of,
+            keep_vectors=plan.protocol.concatenate,
+            retry_failed="--retry-failed" in flags,
+            expires=options.expires,
+            say=_say,
+        )
+    if not is_one_of_several():
+        if "--json" in flags:
+            print(_as_json(plan, end))
+        done = f"{len(end.done)} of {_are(len(plan.cells), 'done')}, {len(end.failed)} failed"
+        _say(f"{done}; next: lookalike report {shlex.quote(str(options.out))}")
+    return code if end.failed or end.open or end.running else 0
 
 
 def _plan(options: Benchmark) -> Any:
@@ -103,38 +107,34 @@ def _plan(options: Benchmark) -> Any:
     overrides = parse_settings(split_outside(options.set, ","))
     sources = load_sources(split_outside(options.data or "", ","), check=options.check)
     plan = make_plan(protocol, sources, losses, poolings, methods, variant=options.variant, overrides=overrides)
-    for what, reason in plan.impossible:
+    for what, reason in () if is_one_of_several() else plan.impossible:
         _say(f"left out: {what}: {reason}")
     if not plan.cells:
         raise ValueError("nothing is left of the plan: every combination was refused")
     return plan
 
 
-def _announce(plan: Any, now: Any) -> None:
-    from lookalike.protocols.estimate import estimate, for_people
+def _announce(plan: Any, now: Any, workers: int) -> None:
+    from lookalike.data.files import counted
+    from lookalike.protocols.estimate import estimate, in_words
 
     rows = list(dict.fromkeys((cell.data, cell.title) for cell in plan.cells))
-    _say(f"{plan.protocol.title}: {len(rows)} rows, {len(plan.cells)} models")
+    _say(f"{plan.protocol.title}: {counted(len(rows), 'row')}, {counted(len(plan.cells), 'model')}")
     for data, title in rows:
         runs = sum((cell.data, cell.title) == (data, title) for cell in plan.cells)
-        _say(f"  {data}: {title}, {runs} {'model' if runs == 1 else 'models'}")
+        _say(f"  {data}: {title}, {counted(runs, 'model')}")
     left = len(plan.cells) - len(now.done)
-    counts = f"{len(now.done)} are done, {len(now.running)} are being done, {len(now.failed)} failed"
-    _say(f"{counts}, {len(now.open)} are open")
+    counts = f"{_are(len(now.done), 'done')}, {_are(len(now.running), 'being done')}, {len(now.failed)} failed"
+    _say(f"{counts}, {_are(len(now.open), 'open')}")
     if not left:
         return
     first = next(iter([*now.open, *now.running, *(cell for cell, _ in now.failed)]))
-    guess = estimate(first, plan.pictures_of(first))
-    text = f"about {for_people(guess.per_thousand)} for 1,000 steps of one model"
-    if guess.steps <= 100_000:
-        text += f", at most {for_people(guess.once + left * guess.most)} for {left} models with one worker"
-    else:
-        text += "; patience decides how many steps there are"
-    _say(text)
+    guess = estimate(first, plan.pictures_of(first), threads_of_each(workers) if workers > 1 else None)
+    _say(in_words(guess, left, workers=workers))
 
 
 def _remember(argv: list[str], out: Path) -> None:
-    """What was typed, one line for each time and worker: appended at once, so that workers do not mix."""
+    """What was typed, one line for each time: appended at once, so that machines do not mix."""
     from lookalike.protocols.code_version import code_version
 
     out.mkdir(parents=True, exist_ok=True)
@@ -151,6 +151,10 @@ def _as_json(plan: Any, now: Any) -> str:
         for cell in plan.cells
     ]
     return json.dumps({"cells": rows, "failed": failed, "impossible": plan.impossible})
+
+
+def _are(number: int, what: str) -> str:
+    return f"{number} {'is' if number == 1 else 'are'} {what}"
 
 
 def _say(text: str) -> None:

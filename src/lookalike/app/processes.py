@@ -13,6 +13,12 @@ def is_one_of_several() -> bool:
     return WORKER in os.environ
 
 
+def threads_of_each(count: int) -> int:
+    """Of ``count`` workers: an equal share of the cores, unless the environment says how many."""
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return int(told) if told.isdecimal() and int(told) else max(1, (os.cpu_count() or 1) // count)
+
+
 def several(count: int, command: str, argv: Sequence[str]) -> int:
     """``lookalike COMMAND ARGV`` without its ``--workers``, ``count`` times at once; the exit code for all of them."""
     words, skip = [], False
@@ -20,8 +26,7 @@ def several(count: int, command: str, argv: Sequence[str]) -> int:
         if not skip and word != "--workers" and not word.startswith("--workers="):
             words.append(word)
         skip = word == "--workers" and not skip
-    threads = str(max(1, (os.cpu_count() or 1) // count))
-    environment = {"OMP_NUM_THREADS": threads, **os.environ, WORKER: "1"}
+    environment = {"OMP_NUM_THREADS": str(threads_of_each(count)), **os.environ, WORKER: "1"}
     line = [sys.executable, "-m", "lookalike.app", command, *words, "--workers", "1"]
     started = [subprocess.Popen(line, env=environment) for _ in range(count)]
     codes = []
@@ -32,5 +37,6 @@ def several(count: int, command: str, argv: Sequence[str]) -> int:
                 break
             except KeyboardInterrupt:  # they have got it, too, and save what they have
                 continue
+    codes = [code if code >= 0 else 128 - code for code in codes]  # as a shell says it
     stopped = [code for code in codes if code not in (0, 1)]
     return stopped[0] if stopped else max(codes)

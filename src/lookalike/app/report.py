@@ -11,6 +11,7 @@ from lookalike.training.settings import setting
 
 DESCRIPTION = """Tables of what lookalike benchmark left in a folder: mean and spread, paired tests against a baseline,
 costs, what failed, and the published numbers beside. Prints the tables and writes a page, DIR/report.html."""
+PRINTED = Path("-")
 EXAMPLE = 'lookalike report tables/glyphs --csv glyphs.csv --baseline "c2 + average"'
 
 
@@ -18,8 +19,8 @@ EXAMPLE = 'lookalike report tables/glyphs --csv glyphs.csv --baseline "c2 + aver
 class ReportSettings:
     dir: Path | None = setting(None, "the folder that lookalike benchmark --out left its results in")
     html: Path | None = setting(None, "where the page goes; null: DIR/report.html, none with --json")
-    csv: Path | None = setting(None, "also write every row to this file, for a spreadsheet")
-    latex: Path | None = setting(None, "also write the tables to this file, for LaTeX with booktabs")
+    csv: Path | None = setting(None, "also write every row to this file, for a spreadsheet; -: print it")
+    latex: Path | None = setting(None, "also write the tables to this file, for LaTeX with booktabs; -: print it")
     metric: str = setting("MAP@R", "the figure that rows are compared by: MAP@R, P@1, P@R, R@1, ...")
     baseline: str | None = setting(
         None, "title of the row that others are compared with; null: the same loss with average pooling"
@@ -48,9 +49,12 @@ def run(argv: list[str]) -> int:
     from lookalike.training.stopping import StopRequest
 
     page = settings.html or (None if flags else settings.dir / "report.html")
+    printed = [f"--{name}" for name in ("html", "csv", "latex") if getattr(settings, name) == PRINTED] + sorted(flags)
+    if len(printed) > 1:
+        raise UsageError(f"only one can be printed, got {' and '.join(printed)}: name a file for the others")
     if settings.dir.is_dir():
         for path in (page, settings.csv, settings.latex):
-            if path is not None:
+            if path is not None and path != PRINTED:
                 _require_file(path)
                 require_writable(path)
     with StopRequest().listening() as stop:
@@ -64,16 +68,18 @@ def run(argv: list[str]) -> int:
         )
     written = []
     for path, content in ((page, as_html), (settings.csv, lambda it: everything(it).csv()), (settings.latex, as_latex)):
-        if path is not None:
+        if path == PRINTED:
+            print(content(report), end="")
+        elif path is not None:
             write_text(path, content(report))
             written.append(str(path))
     if flags:
         print(json.dumps(as_dict(report)))
-    else:
+    elif not printed:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         print(as_text(report, colour))
     if written:
-        print(f"{'' if flags else chr(10)}written: {', '.join(written)}", file=sys.stderr if flags else sys.stdout)
+        print(f"{'' if printed else chr(10)}written: {', '.join(written)}", file=sys.stderr if printed else sys.stdout)
     return 0
 
 

@@ -100,9 +100,10 @@ def _list(as_json: bool) -> int:
     if as_json:
         print(json.dumps([{"name": s.name, "title": s.title, "data": s.data, "source": s.source} for s in studies]))
         return 0
+    width = max(len(study.name) for study in studies)
     for study in studies:
         needs = f" [--data: {study.data}{'' if study.needs_data else ', if you like'}]" if study.data else ""
-        print(f"{study.name:<14} {study.title}{needs}")
+        print(f"{study.name:<{width}}  {study.title}{needs}")
     return 0
 
 

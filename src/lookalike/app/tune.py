@@ -75,7 +75,7 @@ def run(argv: list[str]) -> int:
         return 0
     if tuning.changed_code:
         _say("the code has changed since this search began: its trials may not compare")
-    _announce(tuning, trials)
+    _announce(tuning, trials, options.workers)
     if options.workers > 1:
         code = several(options.workers, "tune", argv)
         if code:
@@ -217,8 +217,9 @@ def _one(choices: list[Any], what: str) -> Any:
     return choices[0]
 
 
-def _announce(tuning: Any, trials: int) -> None:
-    from lookalike.protocols.estimate import estimate, for_people
+def _announce(tuning: Any, trials: int, workers: int) -> None:
+    from lookalike.app.processes import threads_of_each
+    from lookalike.protocols.estimate import estimate, in_words
 
     task, over = tuning.task, sum(each.state != "running" for each in tuning.records())
     plan = task.plan(next(task.ends()))
@@ -229,11 +230,9 @@ def _announce(tuning: Any, trials: int) -> None:
     left = max(0, trials - over) * len(plan.cells)
     if not left:
         return
-    guess = estimate(plan.cells[0], plan.pictures_of(plan.cells[0]))
-    text = f"about {for_people(guess.per_thousand)} for 1,000 steps of one run"
-    if guess.steps <= 100_000:
-        text += f", at most {for_people(guess.once + left * guess.most)} for {left} runs with one worker"
-    _say(text)
+    threads = threads_of_each(workers) if workers > 1 else None
+    guess = estimate(plan.cells[0], plan.pictures_of(plan.cells[0]), threads)
+    _say(in_words(guess, left, "run", workers))
 
 
 def _findings(tuning: Any, plan: Any) -> Any:

@@ -143,7 +143,7 @@ def run_cell(cell: Cell, out: Path, pictures: Pictures, *, keep_vectors: bool) -
         "best_step": figures["best_step"],
         "seconds": figures["seconds"],
         "seconds_testing": time.monotonic() - started,
-        "seconds_per_step": _seconds_per_step(folder / "run", cell.settings),
+        "seconds_per_step": _seconds_per_step(RunFolder(folder / "run")),
         "pooling_parameters": sum(parameter.numel() for parameter in head.pooling.parameters()),
         "head_parameters": sum(parameter.numel() for parameter in head.parameters()),
         "dim": head.dim,
@@ -182,10 +182,10 @@ def _write_test_labels(path: Path, test: Pictures) -> None:
         np.savez(file, labels=test.labels, roles=roles)
 
 
-def _seconds_per_step(run: Path, settings: Settings) -> float | None:
-    """By the median of the rows of metrics.csv, so that evaluations do not count."""
-    rows = RunFolder(run).read_metrics()
-    speeds = [float(row["pictures/s"]) for row in rows if row.get("pictures/s")]
+def _seconds_per_step(run: RunFolder) -> float | None:
+    """By the median of the rows of metrics.csv, so that evaluations do not count; with the batches that there were."""
+    settings = run.read_settings()
+    speeds = [float(row["pictures/s"]) for row in run.read_metrics() if row.get("pictures/s")]
     return settings.batch_size * settings.accumulate / median(speeds) if speeds else None
 
 

@@ -4,6 +4,8 @@ A piece of work is a folder. Whoever creates ``claim-0`` in it does the work; th
 it goes on. A claim that was not touched for ``expires`` seconds belongs to a worker that died: whoever then creates
 ``claim-1`` goes on where it was, and so on. Creating a file that must not exist is atomic on local disks and on NFS, so
 there is one winner. Times are those of the file system, whose clock all workers share.
+
+A claim says which process made it. Where that was a process of this very host that is no more, nobody needs to wait.
 """
 
 import os
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
+from typing import NamedTuple
 
 TOUCH_EVERY = 15.0  # seconds
 EXPIRES = 180.0
@@ -60,14 +63,14 @@ class Claim:
 def claim(folder: Path, expires: float = EXPIRES) -> Claim | None:
     """A claim on the work in ``folder``; None if somebody is at it."""
     folder.mkdir(parents=True, exist_ok=True)
-    latest = max(folder.glob("claim-*"), key=_number, default=None)
-    if latest is not None and not _is_expired(latest, expires):
+    latest = _latest(folder)
+    if latest is not None and not _is_free(latest, expires):
         return None
     number = 0 if latest is None else _number(latest) + 1
     path = folder / f"claim-{number}"
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(f"{socket.gethostname()} {os.getpid()} {token_hex(8)}\n")
+            file.write(f"{socket.gethostname()} {os.getpid()} {token_hex(8)} {_this_process() or ''}".rstrip() + "\n")
     except FileExistsError:  # another worker was faster
         return None
     return Claim(path)
@@ -75,8 +78,28 @@ def claim(folder: Path, expires: float = EXPIRES) -> Claim | None:
 
 def is_claimed(folder: Path, expires: float = EXPIRES) -> bool:
     """Whether somebody is at the work in ``folder``."""
-    latest = max(folder.glob("claim-*"), key=_number, default=None)
-    return latest is not None and not _is_expired(latest, expires)
+    latest = _latest(folder)
+    return latest is not None and not _is_free(latest, expires)
+
+
+def holder(folder: Path) -> tuple[str, float] | None:
+    """Who is at the work in ``folder``, in words, and for how many seconds there was no sign; None if it is unknown."""
+    latest = _latest(folder)
+    if latest is None:
+        return None
+    try:
+        host, process, *_ = latest.read_text(encoding="utf-8").split()
+        return f"process {process} on {host}", max(0.0, _now(folder) - latest.stat().st_mtime)
+    except (OSError, ValueError):  # it is being written or has just been taken over
+        return None
+
+
+def _latest(folder: Path) -> Path | None:
+    return max(folder.glob("claim-*"), key=_number, default=None)
+
+
+def _is_free(path: Path, expires: float) -> bool:
+    return _is_dead(path) or _is_expired(path, expires)
 
 
 def _is_expired(path: Path, expires: float) -> bool:
@@ -98,3 +121,58 @@ def _now(folder: Path) -> float:
 
 def _number(path: Path) -> int:
     return int(path.name.rsplit("-", 1)[1])
+
+
+def _is_dead(path: Path) -> bool:
+    """Whether a process of this host made the claim and is no more; whatever cannot be proven is not so."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return False
+    words, here = text.split(), _this_process()
+    if here is None or len(words) != 6 or not text.endswith("\n") or not words[1].isdecimal():
+        return False  # another system, an older claim, or one that is being written
+    process, owner = int(words[1]), _Process(*words[3:])
+    if words[0] != socket.gethostname() or (owner.boot, owner.space) != (here.boot, here.space):
+        return False
+    try:
+        os.kill(process, 0)  # sends nothing
+    except ProcessLookupError:
+        return True
+    except OSError:  # somebody else's, which may have got the number of the dead one
+        pass
+    now = _state(process)
+    return now is not None and (now[1] != owner.started or now[0] in ("Z", "X"))
+
+
+class _Process(NamedTuple):
+    """What tells a process from others with its number: numbers are reused, and every container counts for itself."""
+
+    boot: str
+    space: str
+    started: str
+
+    def __str__(self) -> str:
+        return " ".join(self)
+
+
+def _this_process() -> _Process | None:
+    """None where the system does not tell, as others than Linux."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        space = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return None
+    state = _state(os.getpid())
+    return None if state is None else _Process(boot, space, state[1])
+
+
+def _state(process: int) -> tuple[str, str] | None:
+    """Its state, as a letter, and when it was started; None if that is not to be seen."""
+    try:
+        if Path("/proc/self").readlink().name != str(os.getpid()):  # this /proc counts processes in another way
+            return None
+        words = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return words[0], words[19]  # the 3rd and the 22nd; the 2nd is a name in brackets, with any letters

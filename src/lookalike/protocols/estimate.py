@@ -3,15 +3,18 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil
 
 import torch
 
+from lookalike.data.files import counted
 from lookalike.data.pictures import Pictures
 from lookalike.protocols.cells import Cell
 from lookalike.training.assembly import create_embedder
 from lookalike.training.settings import Settings
 
 STEPS = 3
+ENDLESS = 100_000  # steps, beyond which nobody means to do them all
 SLOW_DECODING = 0.002  # seconds for a picture and core, where pictures are read at every step
 
 
@@ -33,8 +36,20 @@ class Estimate:
         return self.steps / 1000 * self.per_thousand + self.evaluation + self.test
 
 
-def estimate(cell: Cell, parts: Pictures) -> Estimate:
-    """For cells like this one, whose pictures are ``parts``. Pooling and loss are taken as average and nothing."""
+def estimate(cell: Cell, parts: Pictures, threads: int | None = None) -> Estimate:
+    """For cells like this one, whose pictures are ``parts``. Pooling and loss are taken as average and nothing.
+
+    ``threads``: as many as a worker will have, if it is not all that this process has.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        return _estimate(cell, parts)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _estimate(cell: Cell, parts: Pictures) -> Estimate:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     settings = replace(cell.settings, pooling="average", pooling_settings={}, weights="none")
     settings = replace(settings, freeze_backbone=bool(settings.freeze_backbone))
@@ -51,6 +66,16 @@ def estimate(cell: Cell, parts: Pictures) -> Estimate:
         step += SLOW_DECODING * len(images)
     picture = head if settings.freeze_backbone else feature + head
     return Estimate(cell, parts, {"step": step, "picture": picture, "feature": feature})
+
+
+def in_words(guess: Estimate, left: int, what: str = "model", workers: int = 1) -> str:
+    """For ``left`` cells of this kind, by ``workers`` at once. No bound: other work slows it, patience ends it."""
+    text = f"about {for_people(guess.per_thousand)} for 1,000 steps of one {what}"
+    if guess.steps > ENDLESS:
+        return f"{text}; patience decides how many steps there are"
+    seconds = guess.once + ceil(left / workers) * guess.most
+    by = "one worker" if workers == 1 else f"{workers} workers"
+    return f"{text}, about {for_people(seconds)} for {counted(left, what)} with {by}"
 
 
 def for_people(seconds: float) -> str:

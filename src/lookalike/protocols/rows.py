@@ -52,6 +52,11 @@ class Row:
         return bool(self.results) and not self.missing
 
     @property
+    def never_improved(self) -> bool:
+        """Whether the start was the best that every one of its models had: training has changed nothing."""
+        return bool(self.results) and all(each.best_step == 0 for each in self.results)
+
+    @property
     def planned(self) -> list[Place]:
         return sorted([*self.missing, *(each.place for each in self.results)])
 

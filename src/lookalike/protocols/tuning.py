@@ -102,7 +102,7 @@ class Tuning:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One worker at a time; one that died in here is waited for until its claim expires."""
+        """One worker at a time; one that died in here, on another machine, is waited for until its claim expires."""
         while (held := claims.claim(self.out / "asking", self.expires)) is None:
             time.sleep(min(0.1, self.expires / 4))
         try:

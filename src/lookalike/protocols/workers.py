@@ -17,6 +17,7 @@ from lookalike.protocols.cells import Cell, failure_of, run_cell
 from lookalike.training.stopping import Stopped
 
 LOOK_AGAIN = 5.0  # seconds
+SAY_AGAIN = 60.0  # who is waited for; then after twice as long, and so on
 
 
 @dataclass
@@ -60,6 +61,7 @@ def work(
     ``pictures_of`` gives the pictures of a cell with their splits.
     """
     tried: set[str] = set()
+    say_at, pause = 0.0, SAY_AGAIN
     while True:
         now = standing(cells, out, expires)
         again = [cell for cell, _ in now.failed if retry_failed and cell.key not in tried]
@@ -69,7 +71,19 @@ def work(
         now = standing(cells, out, expires)
         if not now.running and all(cell.key in tried for cell in now.open):
             return now
+        if now.running and time.monotonic() >= say_at:
+            say(_waiting_for(now.running, out, expires))
+            say_at, pause = time.monotonic() + pause, 2 * pause
         time.sleep(min(LOOK_AGAIN, expires / 2))
+
+
+def _waiting_for(cells: Sequence[Cell], out: Path, expires: float) -> str:
+    told = []
+    for cell in cells[:3]:
+        who, silent = claims.holder(cell.folder(out)) or ("somebody", 0.0)
+        told.append(f"{cell.title}, {cell.place} ({who}, last sign {silent:.0f} s ago)")
+    more = f" and {len(cells) - 3} more" if len(cells) > 3 else ""
+    return f"waiting for {'; '.join(told)}{more}; whoever gives no sign for {expires:g} s counts as dead"
 
 
 def _try(

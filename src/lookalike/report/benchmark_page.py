@@ -1,7 +1,10 @@
 """The report of a benchmark as a page, as text for a terminal, and as LaTeX."""
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
+from lookalike.data.files import counted
 from lookalike.protocols.results import differing, shared_settings
 from lookalike.report import look, page
 from lookalike.report.benchmark import Part, Report, reads_best
@@ -15,6 +18,10 @@ mean. Bold: best, underlined: second best, among complete rows. The p-values are
 runs, two-sided and not corrected for the number of rows; the runs share test pictures and most training classes, so
 they are rather too small. Published numbers name their table of the thesis; its "+GSP" is with the zero-shot loss."""
 
+# A white block would dazzle in the dark: there, what is light becomes dark, and colours stay what they are.
+DARK = "<style>@media (prefers-color-scheme: dark) { #figure_1 { filter: invert(.91) hue-rotate(180deg) } }</style>"
+TYPED = re.compile(r"(?P<when>\S+ \S+ UTC, code \w+): (?P<command>lookalike .*)")
+
 
 def as_html(report: Report) -> str:
     parts = [page.paragraph(f"{_counted(report)}, from {report.folder}", faint=True)]
@@ -23,6 +30,9 @@ def as_html(report: Report) -> str:
     parts.append(page.paragraph(" ".join(HOW_TO_READ.split())))
     for n, part in enumerate(report.parts):
         parts += [page.heading(part.title, anchor=f"part-{n}"), *_part(part, report)]
+    typed = typed_commands(report.folder)
+    if typed:
+        parts += [page.heading("What was run"), page.code("\n\n".join(f"# {when}\n{line}" for line, when in typed))]
     if report.found.unreadable:
         parts.append(page.heading("Results that cannot be read"))
         parts.append(page.listing(f"{path.name}: {reason}" for path, reason in report.found.unreadable))
@@ -52,8 +62,25 @@ def failures(part: Part) -> list[str]:
     ]
 
 
+def typed_commands(folder: Path) -> list[tuple[str, str]]:
+    """What commands.txt says was typed, and when first; commands that were typed again stand there once."""
+    file = folder / "commands.txt"
+    found: list[tuple[str, str]] = []
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else ():
+        if match := TYPED.fullmatch(line):
+            found.append((match["command"], match["when"]))
+        elif found:  # of a command in several lines
+            found[-1] = (f"{found[-1][0]}\n{line}", found[-1][1])
+    times = [command for command, _ in found]
+    first = dict(reversed(found))
+    return [
+        (command, first[command] + (f", {times.count(command)} times" if times.count(command) > 1 else ""))
+        for command in dict.fromkeys(times)
+    ]
+
+
 def command_of(part: Part, report: Report) -> str:
-    """What would make this table; it may make more rows, if not every combination was wanted."""
+    """For a folder that does not say what was typed: what would make these rows, but for settings that were set."""
     rows = [entry.row.about for entry in part.entries]
 
     def listed(words: list[str]) -> str:
@@ -83,9 +110,9 @@ def _part(part: Part, report: Report) -> list[str]:
     pieces.append(figures_table(part, report.metrics).html(titled=False))
     drawn = relative_changes(part, metric)
     if drawn is not None:
-        caption = f"Change of {metric} against the baseline, in % of it. Whiskers: one standard deviation over pairs."
-        caption += " Pale: models are missing."
-        pieces.append(page.picture(look.as_bytes(drawn, "svg"), "svg", _said(part, metric), caption))
+        caption = f"Change of {metric} in % of the baseline's: from 20 to 22 is +10 % here, +2.00 points in the table. "
+        caption += "Whiskers: one standard deviation over pairs. Pale: models are missing."
+        pieces.append(_chart(look.as_bytes(drawn, "svg"), _said(part, metric), caption))
     pieces += [page.heading("Costs", 3), costs_table(part).html(titled=False)]
     if part.section.failed:
         pieces += [page.heading("Failed", 3), page.listing(failures(part))]
@@ -95,8 +122,18 @@ def _part(part: Part, report: Report) -> list[str]:
         begun = "1 model was begun and is" if count == 1 else f"{count} models were begun and are"
         words = f"{begun} not done: {', '.join(names)}."
         pieces.append(page.paragraph(words))
-    pieces += [page.heading("What was run", 3), page.code(command_of(part, report))]
-    return [*pieces, page.pairs(_versions(part)), page.heading("Settings that all models share", 3), *_settings(part)]
+    pieces += [page.heading("What it was made with", 3), page.pairs(_versions(part))]
+    if not typed_commands(report.folder):
+        words = "The folder does not say what was typed. But for settings that were set besides, it was like this:"
+        pieces += [page.paragraph(words), page.code(command_of(part, report))]
+    return [*pieces, page.heading("Settings that all models share", 3), *_settings(part)]
+
+
+def _chart(svg: bytes, alternative: str, caption: str) -> str:
+    """As wide as the page at most, on a telephone, too; and dark in the dark."""
+    image = svg.decode().replace("<defs>", f"{DARK}<defs>", 1).encode()
+    picture = page.picture(image, "svg", alternative, caption)
+    return picture.replace("<img ", '<img style="width: auto; max-width: 100%; background: none" ', 1)
 
 
 def _settings(part: Part) -> list[str]:
@@ -144,7 +181,7 @@ def _said(part: Part, metric: str) -> str:
 
 def _counted(report: Report) -> str:
     found = report.found
-    words = [f"{len(found.results)} models"]
+    words = [counted(len(found.results), "model")]
     words += [f"{len(found.failed)} failed"] if found.failed else []
     words += [f"{len(found.unfinished)} not done"] if found.unfinished else []
     return ", ".join(words)

@@ -15,7 +15,8 @@ THICKNESS = 0.72  # of a bar, where bars are 1 apart
 GROUP = 1.5  # between the last bar of a loss and the name of the next
 PITCH = 0.27  # inches from bar to bar, and for each further line of the longest name
 LINE = 0.09
-LONGEST = 32  # letters in a line of a name
+LONGEST = 22  # letters in a line of a name
+WIDTH = 6.0  # inches: letters can still be read where it is shrunk to a telephone
 
 
 def label_of(entry: Entry) -> str:
@@ -57,7 +58,7 @@ def relative_changes(part: Part, metric: str) -> Figure | None:
         lines = max(_wrapped(label).count("\n") for label in chosen)
         pitch = PITCH + LINE * lines
         count = sum(map(len, bars.values())) + GROUP * len(bars)
-        drawn, [axes] = figure(8.5, min(1.0 + pitch * count, 60.0))
+        drawn, [axes] = figure(WIDTH, min(1.0 + pitch * count, 60.0))
         for loss, of in bars.items():
             names[place] = loss
             for label, bar in of.items():
@@ -86,7 +87,7 @@ def relative_changes(part: Part, metric: str) -> Figure | None:
         axes.spines["left"].set_visible(False)
         axes.set_ylim(place - GROUP + 0.6, -0.6)
         axes.margins(x=0.08)
-        axes.set_xlabel(f"change of {metric}, % of baseline")
+        axes.set_xlabel(f"change of {metric}, in % of the baseline's")
     return drawn
 
 

@@ -21,7 +21,7 @@ def figures_table(part: Part, metrics: tuple[str, ...]) -> Table:
     columns = [Column("method", "left"), *(Column(f"{metric}{size}, %", best="most") for metric in metrics)]
     columns += [Column(f"{metric} of the best repeat", best="most") for metric in metrics if best]
     columns += [Column(f"{metric}{joined_size}, %", best="most") for metric in metrics if joint]
-    columns += [Column(f"{metrics[0]} against baseline"), Column("p, t-test"), Column("p, Wilcoxon")]
+    columns += [Column(f"{metrics[0]} against baseline, points"), Column("p, t-test"), Column("p, Wilcoxon")]
     columns.append(Column("best step"))
     told = [metric for metric in metrics if any(entry.published[metric] for entry in entries)]
     told_joined = [metric for metric in metrics if any(entry.published_joined.get(metric) for entry in entries)]
@@ -130,6 +130,11 @@ def notes(part: Part) -> list[str]:
         if entry.joined and entry.joined.combinations > len(entry.joined.figures):
             kept, all_of = len(entry.joined.figures), entry.joined.combinations
             said.append(f"{row.title}: {kept} of {all_of:,} combinations were joined and measured.")
+    still = [entry.row.title for entry in entries if entry.row.never_improved]
+    if still:
+        where = f"{', '.join(still)}: no run was ever better than its start"
+        said.append(f"{where}: the figures are those of the untrained start.")
+    said += _batches(part)
     mixed: dict[tuple[str, ...], list[str]] = {}
     for entry in entries:
         if entry.row.mixed:
@@ -147,6 +152,29 @@ def notes(part: Part) -> list[str]:
     if baselines:
         said.append(f"Baseline: {', '.join(baselines)}.")
     return said
+
+
+def _batches(part: Part) -> list[str]:
+    """Where rows were trained with other batches than others, as where too few classes cannot fill them."""
+    sizes: dict[str, tuple[int, ...]] = {}
+    for entry in part.entries:
+        known = {each.settings["batch_size"] for each in entry.row.results if "batch_size" in each.settings}
+        if known:
+            sizes[entry.row.title] = tuple(sorted(known))
+    if len(set(sizes.values())) < 2:
+        return []
+    losses: dict[str, set[tuple[int, ...]]] = {}
+    for entry in part.entries:
+        if entry.row.title in sizes:
+            losses.setdefault(str(entry.row.about.loss), set()).add(sizes[entry.row.title])
+    if all(len(of) == 1 for of in losses.values()):  # it is the loss that decides: say it shortly
+        sizes = {loss: next(iter(of)) for loss, of in losses.items()}
+    rows: dict[tuple[int, ...], list[str]] = {}
+    for name, size in sizes.items():
+        rows.setdefault(size, []).append(name)
+    told = [f"{' or '.join(map(str, size))} pictures for {', '.join(names)}" for size, names in rows.items()]
+    why = "Where there are too few classes to fill them, they are made smaller, as the log.txt of a model says."
+    return [f"Batches are not of one size: {'; '.join(told)}. {why}"]
 
 
 def _compared(entry: Entry) -> list[Cell]:

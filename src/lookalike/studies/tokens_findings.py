@@ -150,8 +150,8 @@ def notes(settings: "Tokens", results: Results) -> list[str]:
         )
     if running:
         said.append(
-            f"{running} of {total} runs had still improved within the patience when the budget of {longest} epochs was "
-            "used up, and might have gone on to."
+            f"{running} of {total} runs had still improved within the patience when the budget of "
+            f"{longest} {'epoch' if longest == 1 else 'epochs'} was used up, and might have gone on to."
         )
     return said
 

@@ -1,0 +1,17 @@
+"""``lookalike study list`` as people see it."""
+
+import re
+
+import pytest
+
+from lookalike.app import main
+from lookalike.studies import STUDIES, find
+
+
+def test_titles_stand_in_one_column(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" ")[0] for line in lines] == list(STUDIES)
+    places = {line.index(find(name).title) for name, line in zip(STUDIES, lines, strict=True)}
+    assert len(places) == 1, places
+    assert all(re.match(r"\S+ {2,}\S", line) for line in lines)
