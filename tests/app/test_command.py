@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ import yaml
 from PIL import Image
 
 from lookalike.app import main
+from lookalike.app.evaluate import EvaluateSettings, _beside
 from lookalike.data.names import from_text
+from lookalike.training.run_folder import RunFolder
 
 QUICK = [
     *("--backbone", "resnet20", "--dim", "16", "--pooling-settings", "{num_prototypes: 8, memory: 64}"),
@@ -64,6 +67,18 @@ def test_evaluate(run: Path, class_folders: Path, capsys: pytest.CaptureFixture[
     text = capsys.readouterr().out
     assert "64 pictures of 8 classes" in text
     assert "R@3" in text
+    assert "to compare" not in text, "its backbone came without weights"
+
+
+def test_evaluate_says_what_a_training_has_to_beat(run: Path, tmp_path: Path) -> None:
+    other = RunFolder(tmp_path)
+    other.write_settings(replace(RunFolder(run).read_settings(), backbone="efficientnet_lite0", size=96))
+    asked = EvaluateSettings(run=tmp_path, data="my pictures", split="test")
+    beside = (
+        "the backbone alone, to compare: lookalike evaluate efficientnet_lite0 'my pictures' --size 96 --split test"
+    )
+    assert _beside(asked).strip() == f"the backbone alone, to compare: {typed}"
+    assert _beside(replace(asked, split="held-out")) == _beside(replace(asked, run=tmp_path / "none")) == ""
 
 
 def test_queries_are_compared_with_the_gallery(

@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 import numpy as np
@@ -79,7 +80,7 @@ def run(argv: list[str]) -> int:
         "unreadable": problems,
         "run": str(settings.run),
     }
-    print(json.dumps(report) if flags else _text(report, figures, pictures, notes))
+    print(json.dumps(report) if flags else _text(report, figures, pictures, notes) + _beside(settings))
     return 0
 
 
@@ -125,6 +126,22 @@ def _seen_classes(run: Path, pictures: Pictures) -> int | None:
         return len(set(trained["training"]["classes"]) & set(pictures.classes))
     except (OSError, KeyError, TypeError, ValueError):
         return None
+
+
+def _beside(settings: EvaluateSettings) -> str:
+    """What to type for the figures of the backbone as it came, which training has to beat; "" if it came random."""
+    from lookalike import models
+
+    try:
+        run = RunFolder(settings.run or Path()).read_settings()
+    except (OSError, ValueError):
+        return ""
+    if run.weights != "auto" or models.starts_random(run.backbone) or settings.split == "held-out":
+        return ""
+    size = "" if run.size is None else f" --size {run.size}"
+    split = "" if settings.split == "auto" else f" --split {settings.split}"
+    command = f"lookalike evaluate {run.backbone} {quote(str(settings.data))}{size}{split}"
+    return f"\nthe backbone alone, to compare: {command}"
 
 
 def _text(report: dict[str, Any], figures: dict[str, float], pictures: Pictures, notes: tuple[str, ...]) -> str:

@@ -1,6 +1,7 @@
 """``lookalike export RUN --out FILE_OR_FOLDER``"""
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -73,6 +74,7 @@ def run(argv: list[str]) -> int:
         export.write_folder(model.embedder, settings.out, settings.run)
     else:
         write = export.write_onnx if kind == "onnx" else export.write_torch
+        print("tracing, writing and comparing with the model: half a minute or so", file=sys.stderr, flush=True)
         report["difference"] = write(model.embedder, settings.out, details=settings.details, int8=settings.int8)
     report["bytes"] = _bytes(settings.out)
     print(json.dumps(report) if flags else _text(report, model.spec.size))

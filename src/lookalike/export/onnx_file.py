@@ -83,9 +83,11 @@ def _converted(graph: Graph) -> Any:
         raise ValueError(f"{name} cannot be exported to ONNX: {first_line(cause)}") from error
     assert program is not None
     # Not its rewriting rules: they take 1e-8 for zero, and roots of zero would lose the floor under them.
-    optimizer.inline(program.model)
-    optimizer.fold_constants(program.model, input_size_limit=FOLDED)
-    optimizer.remove_unused_nodes(program.model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a logarithm of masked places, whose result nobody takes
+        optimizer.inline(program.model)
+        optimizer.fold_constants(program.model, input_size_limit=FOLDED)
+        optimizer.remove_unused_nodes(program.model)
     for node in program.model.graph:
         node.metadata_props.clear()  # where in whose files each step was written
     return program
