@@ -74,9 +74,7 @@ def test_evaluate_says_what_a_training_has_to_beat(run: Path, tmp_path: Path) ->
     other = RunFolder(tmp_path)
     other.write_settings(replace(RunFolder(run).read_settings(), backbone="efficientnet_lite0", size=96))
     asked = EvaluateSettings(run=tmp_path, data="my pictures", split="test")
-    beside = (
-        "the backbone alone, to compare: lookalike evaluate efficientnet_lite0 'my pictures' --size 96 --split test"
-    )
+    typed = "lookalike evaluate efficientnet_lite0 'my pictures' --size 96 --split test"
     assert _beside(asked).strip() == f"the backbone alone, to compare: {typed}"
     assert _beside(replace(asked, split="held-out")) == _beside(replace(asked, run=tmp_path / "none")) == ""
 
