@@ -91,6 +91,13 @@ def test_prototypes_are_averages_of_pictures(pictures: Pictures) -> None:
     assert len(distances.argmin(1).unique()) == 8
 
 
+def test_prototypes_are_on_the_unit_sphere_also_where_features_stay_inside(pictures: Pictures) -> None:
+    short, usual = embedder(), embedder()
+    assert "median norm of 0.70" in run(short, pictures, replace(PCA, median_norm=0.7))
+    run(usual, pictures, PCA)
+    torch.testing.assert_close(short.head.pooling.prototypes, usual.head.pooling.prototypes)
+
+
 def test_prototypes_from_places(pictures: Pictures) -> None:
     from_pictures, from_places = embedder(), embedder()
     run(from_pictures, pictures, PCA)

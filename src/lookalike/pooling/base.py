@@ -37,6 +37,7 @@ class Pooling(nn.Module):
     sees_both: ClassVar[bool] = False  # ``forward`` also takes the backbone's features and the projection, see ``Head``
     has_weights: ClassVar[bool] = True
     has_attributes: ClassVar[bool] = False
+    in_unit_ball: ClassVar[bool] = False  # where prototypes live and features are clipped to
 
     def __init__(self, dim: int, out_dim: int | None = None) -> None:
         super().__init__()

@@ -53,6 +53,7 @@ class GeneralizedSumPool(Pooling):
     """
 
     has_attributes = True
+    in_unit_ball = True
 
     def __init__(
         self,

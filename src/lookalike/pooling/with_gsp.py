@@ -36,6 +36,7 @@ class _WithGsp(Pooling):
 
     sees_both = True
     has_attributes = True
+    in_unit_ball = True
     kind: ClassVar[type[Pooling]]  # of the pooling beside GSP
 
     def __init__(

@@ -18,6 +18,7 @@ from lookalike.training.settings import Settings
 PICTURES = 1024
 PLACES = 16  # local features taken of each picture
 RELATIVE_RATE = 0.0075
+REACHING = 2.0  # a median norm at which prototypes reach the unit sphere, where they are best also for shorter features
 
 
 @torch.no_grad()
@@ -37,7 +38,8 @@ def start_head(embedder: Embedder, feed: Feed, train: Pictures, settings: Settin
         if len(candidates) < pooling.num_prototypes <= len(local):
             candidates = local
             text += f"; prototypes from places, as {len(averages)} pictures are too few for {pooling.num_prototypes}"
-        pooling.init_from(embedder.head.project(candidates))
+        stretch = max(1.0, REACHING / settings.median_norm) if pooling.in_unit_ball else 1.0
+        pooling.init_from(stretch * embedder.head.project(candidates))
     return text
 
 
