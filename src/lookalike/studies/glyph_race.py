@@ -46,7 +46,7 @@ class Contestant:
     is_told: bool = False  # which cell shows the letter
 
 
-# Chosen by the figures in docs/results.md. GSP clips features to the unit ball: in it, and not on it, their length counts too.
+# How these were chosen stands in docs/results.md. GSP clips features to the unit ball; inside it their length counts.
 GSP = {"num_prototypes": 8, "keep": 0.05, "sharpness": 20.0, "learn_keep": True, "learn_sharpness": True}
 CONTESTANTS = (
     Contestant("average pooling", "average"),
