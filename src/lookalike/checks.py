@@ -1,23 +1,25 @@
-"""One style of error for bad input: what came, what was expected. Raised before any work."""
+"""One style of error for bad input: what came, what was expected. Raised before any work.
 
-from collections.abc import Sequence
+Nothing here loads torch: ``lookalike.tensor_checks`` has what looks at tensors.
+"""
+
+from __future__ import annotations
+
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def check_range(name: str, value: float | Tensor, above: float, up_to: float | None) -> None:
     """``above`` < value <= ``up_to`` (None: no bound). Tensor values are checked without a host sync."""
     interval = f"in ({above}, {up_to}]" if up_to is not None else f"finite and above {above}"
-    if isinstance(value, Tensor):
-        good = (value > above) & ((value <= up_to) if up_to is not None else value.isfinite())
-        promise(good.all(), f"every {name} must be {interval}")
-        return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
-    if not (isfinite(value) and value > above and (up_to is None or value <= up_to)):
+        from lookalike.tensor_checks import check_tensor_range
+
+        check_tensor_range(name, value, above, up_to, interval)
+    elif not (isfinite(value) and value > above and (up_to is None or value <= up_to)):
         raise ValueError(f"{name} must be {interval}, got {value}")
 
 
@@ -26,26 +28,3 @@ def check_count(name: str, value: Any, least: int = 1) -> None:
         raise TypeError(f"{name} must be a whole number, got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
-
-
-def check_mask(mask: Tensor | None, shape: Sequence[int]) -> None:
-    if mask is None:
-        return
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(f"mask must be a bool tensor, True where a feature is present, got {kind}")
-    if mask.shape != torch.Size(shape):
-        raise ValueError(f"mask must have the shape {tuple(shape)}, got {tuple(mask.shape)}")
-    promise(mask.any(-1).all(), "every bag needs at least one present feature, got a mask that is False throughout")
-
-
-def promise(condition: Tensor, message: str) -> None:
-    """Raise ValueError unless the scalar bool ``condition`` holds.
-
-    Where looking at it would stall a GPU or break a traced graph, the device checks it by itself.
-    """
-    if condition.device.type == "cpu" and not torch.compiler.is_compiling():
-        if not bool(condition):
-            raise ValueError(message)
-    else:
-        torch._assert_async(condition, message)
