@@ -247,6 +247,7 @@ def test_bad_usage_gets_one_clear_line(
             ["--backbone", "vit_tiny_patch16_224", "--weights", "none", "--size", "60"],
             "does not take pictures of 60 pixels",
         ),
+        (["--size", "2"], "twice as many would still be one place"),
         (["--device", "nonsense"], "nonsense"),
         (["--out", "FILE/run"], "FILE is not a folder"),
     ],

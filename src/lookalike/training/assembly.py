@@ -157,9 +157,14 @@ def create_embedder(settings: Settings) -> Embedder:
     elif settings.crop == "none":  # then nothing is cut off in evaluation either
         spec = replace(spec, resize=size)
     try:
-        backbone.grid(torch.zeros(1, 3, size, size))
+        grid = backbone.grid(torch.zeros(1, 3, size, size))
+        tiny = grid == (1, 1) and backbone.grid(torch.zeros(1, 3, 2 * size, 2 * size)) == grid
     except (AssertionError, RuntimeError, ValueError) as error:
         raise ValueError(f"{settings.backbone} does not take pictures of {size} pixels: {error}") from error
+    if tiny:
+        raise ValueError(
+            f"{settings.backbone} does not take pictures of {size} pixels: twice as many would still be one place to it"
+        )
     embedder = Embedder(
         backbone,
         dim=settings.dim,

@@ -113,7 +113,8 @@ def _check_ordinary(path: Path, decode: bool, progress: bool) -> Report:
     except ValueError as error:
         return Report(None, title, path, faults=(str(error),))
     problems = _problems(pictures, decode, progress)
-    figures = [Figure("classes", len(pictures.classes)), Figure("pictures", len(pictures))]
+    broken = len(problems) - len(pictures.problems)  # the others were never counted
+    figures = [Figure("classes", len(pictures.classes)), Figure("pictures", len(pictures) - broken)]
     if pictures.splits is not None:
         for split in SPLITS:
             if split in pictures.splits:
