@@ -338,7 +338,7 @@ def test_settings_from_a_file_and_from_the_line(
 def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     said = capsys.readouterr().out
-    assert f"example: lookalike {name}" in " ".join(said.split())
+    assert f"e.g. lookalike {name}" in " ".join(said.split())
     assert main(["help", name]) == 0
     assert capsys.readouterr().out == said
 

@@ -96,10 +96,11 @@ def _in_order(kind: type[Any], argv: Sequence[str]) -> tuple[list[Path], list[st
 def _parser(
     kind: type[Any], prog: str, description: str, example: str, positional: Sequence[str], flags: dict[str, str]
 ) -> ArgumentParser:
+    words = "".join(f" {name.upper()}" for name in positional)
     parser = ArgumentParser(
         prog=prog,
+        usage=f"{prog}{words} [options]\n e.g.  {example}",
         description=description,
-        epilog=f"example: {example}",
         exit_on_error=False,
         allow_abbrev=False,
         print_config=None,
@@ -109,19 +110,22 @@ def _parser(
     for flag, explanation in flags.items():
         parser.add_argument(flag, action="store_true", help=explanation)
     types = get_type_hints(kind)
+    group: Any = parser
     for entry in fields(kind):
         explanation = entry.metadata["help"]
+        if entry.metadata["part"] is not None:
+            group = parser.add_argument_group(entry.metadata["part"])
         default = entry.default if entry.default_factory is MISSING else entry.default_factory()
         if entry.name in positional:
             name, kind_of = entry.name, types[entry.name]
             parser.add_argument(name, nargs="?", type=kind_of, metavar=name.upper(), help=explanation)
         elif bool in (types[entry.name], *get_args(types[entry.name])):
             option = f"--{entry.name.replace('_', '-')}"
-            parser.add_argument(option, action=ActionYesNo(no_prefix="no-"), default=default, help=explanation)
+            group.add_argument(option, action=ActionYesNo(no_prefix="no-"), default=default, help=explanation)
         else:
             option = f"--{entry.name.replace('_', '-')}"
             short = [f"-{entry.name}"] if len(entry.name) == 1 else []  # -k 10, as people write it
-            parser.add_argument(*short, option, type=types[entry.name], default=default, help=explanation)
+            group.add_argument(*short, option, type=types[entry.name], default=default, help=explanation)
     return parser
 
 

@@ -15,15 +15,16 @@ from lookalike.checks import check_count, check_range
 Precision = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
 
 
-def setting(default: Any, explanation: str) -> Any:
+def setting(default: Any, explanation: str, part: str | None = None) -> Any:
+    """A field with its explanation; with ``part``, the first of a part of the settings that is called so."""
+    metadata = {"help": explanation, "part": part}
     if isinstance(default, dict):
-        return field(default_factory=dict, metadata={"help": explanation})
-    return field(default=default, metadata={"help": explanation})
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass
 class Settings:
-    # what, and where to
     data: str | None = setting(None, "a folder of class folders, a CSV, a benchmark's folder or name:folder, or glyphs")
     out: Path | None = setting(None, "folder of the run; it must not exist yet, unless with --resume")
     resume: bool = setting(False, "go on with the run in --out where it was saved last")
@@ -31,8 +32,9 @@ class Settings:
     strict: bool = setting(False, "fail if any picture cannot be read, instead of leaving it out")
     check: bool = setting(True, "decode every picture once before training starts, to find the unreadable ones")
 
-    # the model
-    backbone: str = setting("efficientnet_lite0", "any timm model, bn_inception, resnet20 or resnetv2-20")
+    backbone: str = setting(
+        "efficientnet_lite0", "any timm model, bn_inception, resnet20 or resnetv2-20", part="the model"
+    )
     weights: str = setting(
         "auto", "of the backbone: auto (bundled), none (random), timm (let timm download), a file, or a run"
     )
@@ -58,19 +60,20 @@ class Settings:
         "pictures", "with the pca start, prototypes are chosen among averages of pictures, or among single places"
     )
 
-    # the loss
     loss: str = setting(
         "multi-similarity",
         "circle, contrastive (c1), contrastive-distance (c2), lifted-structure, margin, multi-similarity (ms), n-pair, "
         "proxy-anchor, proxy-nca, proxy-nca++, soft-triple or triplet",
+        part="the loss",
     )
     preset: Literal["cub", "cars", "inshop", "sop"] | None = setting(
         None, "the papers' settings of the loss for a data set"
     )
     loss_settings: dict[str, Any] = setting({}, "settings of the loss, e.g. --loss-settings.margin 0.5")
 
-    # over the loss
-    zero_shot: float = setting(0.0, "share of the zero-shot loss in the whole; the papers take 0.1; 0: none")
+    zero_shot: float = setting(
+        0.0, "share of the zero-shot loss in the whole; the papers take 0.1; 0: none", part="over the loss"
+    )
     zero_shot_settings: dict[str, Any] = setting({}, "its settings, ridge and scale")
     memory: int = setting(0, "batches that a cross-batch memory holds; 0: none")
     memory_start: int = setting(1000, "steps before the memory joins in")
@@ -88,8 +91,7 @@ class Settings:
         "proxies", "or the chosen pictures themselves: all of them pass through the model at every step"
     )
 
-    # pictures and batches
-    batch_size: int = setting(32, "pictures per step, over all processes together")
+    batch_size: int = setting(32, "pictures per step, over all processes together", part="pictures and batches")
     per_class: int | None = setting(None, "pictures per class in a batch; null: what goes with the loss")
     crop: Literal["area", "pixels", "none"] = setting(
         "area", "random crop by share of area, by 40 to 256 pixels, or none"
@@ -105,8 +107,7 @@ class Settings:
         "seeded", "which classes: drawn by seed, or the last ones"
     )
 
-    # the optimiser
-    steps: int = setting(1000, "training steps at most")
+    steps: int = setting(1000, "training steps at most", part="the optimiser")
     optimiser: Literal["adam", "adamw", "sgd"] = setting("adam", "adam has L2 decay as the papers do, adamw decoupled")
     lr: float | None = setting(
         None, "learning rate; null: 1e-3 from a random start, else one that does not forget the start"
@@ -130,15 +131,13 @@ class Settings:
         0.0, "decay of an exponential mean of the weights, which is then what is measured and kept; 0: none"
     )
 
-    # measuring
-    evaluate_every: int = setting(100, "steps between evaluations")
+    evaluate_every: int = setting(100, "steps between evaluations", part="measuring")
     patience: int | None = setting(10, "evaluations without a better figure before the run stops; null: never")
     monitor: Literal["MAP@R", "P@1", "P@R"] = setting("MAP@R", "the figure by which weights are best")
     save_every: int | None = setting(None, "steps between saved states; null: at every evaluation")
     log_every: int = setting(10, "steps between rows of metrics.csv")
 
-    # the machine
-    device: str = setting("auto", "auto, cpu, cuda, mps")
+    device: str = setting("auto", "auto, cpu, cuda, mps", part="the machine")
     devices: int = setting(1, "processes on this machine; with torchrun, leave it")
     nodes: int = setting(1, "machines")
     precision: Precision = setting("auto", "auto: bf16-mixed on CUDA, else 32-true")
