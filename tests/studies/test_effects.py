@@ -15,6 +15,7 @@ from lookalike.protocols.protocol import load_protocol
 from lookalike.studies import effects, effects_iterated
 from lookalike.studies import effects_claims as claims
 from lookalike.studies.effects_axis import Point, axes, load_axis, rows_of
+from lookalike.studies.effects_measured import Measured
 
 AXES = {
     *("keep", "sharpness-prototypes", "prototypes", "iterations", "embedding-size", "lambda-proxies", "pool-proxies"),
@@ -22,7 +23,7 @@ AXES = {
 }
 
 
-def measured(axis: str, levels: Callable[[Point], float], noise: float = 0.05, blocks: int = 3) -> claims.Measured:
+def measured(axis: str, levels: Callable[[Point], float], noise: float = 0.05, blocks: int = 3) -> Measured:
     """Figures that a formula gives, with luck of the seed and a little noise."""
     own = load_axis(axis)
     points = own.points("all")
@@ -30,7 +31,7 @@ def measured(axis: str, levels: Callable[[Point], float], noise: float = 0.05, b
     rest = noise * chance.standard_normal((len(points), blocks))
     rest -= rest.mean(1, keepdims=True)  # the means are what the formula says
     luck = 5 * chance.standard_normal(blocks)
-    return claims.Measured(own, points, np.array([[levels(point)] for point in points]) + rest + luck)
+    return Measured(own, points, np.array([[levels(point)] for point in points]) + rest + luck)
 
 
 def verdicts(axis: str, levels: Callable[[Point], float], **more: Any) -> list[str]:
@@ -91,21 +92,21 @@ def test_rows_carry_the_settings_of_their_points() -> None:
 
 def test_rest_is_what_neither_point_nor_seed_explains() -> None:
     axis, points = load_axis("batch-size"), load_axis("batch-size").points("all")[:2]
-    m = claims.Measured(axis, points, np.array([[1.0, 2.0, 6.0], [2.0, 4.0, 6.0]]))
+    m = Measured(axis, points, np.array([[1.0, 2.0, 6.0], [2.0, 4.0, 6.0]]))
     # differences 1, 2, 0: their variance is 1, which is 2 rest^2
     assert m.rest == pytest.approx(0.5**0.5)
     assert m.margin == pytest.approx(2 * (1 / 3) ** 0.5)  # twice the standard error of the mean difference
-    additive = claims.Measured(axis, points, np.array([[1.0, 2.0, 6.0], [2.0, 3.0, 7.0]]))
+    additive = Measured(axis, points, np.array([[1.0, 2.0, 6.0], [2.0, 3.0, 7.0]]))
     assert additive.rest == pytest.approx(0)
-    assert np.isnan(claims.Measured(axis, points, np.array([[1.0], [2.0]])).margin)
-    assert np.isnan(claims.Measured(axis, points, m.figures, learnt=0.4).margin)
+    assert np.isnan(Measured(axis, points, np.array([[1.0], [2.0]])).margin)
+    assert np.isnan(Measured(axis, points, m.figures, learnt=0.4).margin)
 
 
 def test_a_missing_model_takes_its_point_out_and_not_the_others() -> None:
     m = measured("zero-shot", lambda point: {"C2": 1.0, "C2 + GSP": 2.0, "C2 + zero-shot": 3.0}.get(point.series, 4.0))
     figures = m.figures.copy()
     figures[1, 0] = np.nan
-    gone = claims.Measured(m.axis, m.points, figures)
+    gone = Measured(m.axis, m.points, figures)
     assert not np.isnan(gone.rest)
     assert [claim.verdict for claim in claims.zero_shot(gone)] == ["not tested"]
 

@@ -29,7 +29,8 @@ from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.studies import effects_iterated as iterated
 from lookalike.studies import effects_plots as plots
 from lookalike.studies.effects_axis import Axis, Rows, Which, axes, load_axis, rows_of
-from lookalike.studies.effects_claims import RULES, Measured, more_steps, verdict
+from lookalike.studies.effects_claims import RULES, more_steps
+from lookalike.studies.effects_measured import Measured, verdict
 from lookalike.studies.study import Bench, Claim, Findings, Study, value
 from lookalike.training.run_folder import RunFolder
 from lookalike.training.settings import Settings

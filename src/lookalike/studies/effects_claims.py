@@ -1,115 +1,34 @@
-"""What the authors saw along each axis, and the rules by which what was measured here agrees or not.
+"""What the authors saw along each axis, and whether what was measured here agrees.
 
-Every model of an axis is trained with the same seeds (and folds), so a figure is taken as
-
-    figure of point p in block b = level_p + luck_b + rest_pb,      block: fold and seed
-
-and the spread of the rest, over all points together, says how much two means may differ by chance:
-
-    rest^2 = sum_pb (x_pb - mean_p - mean_b + mean)^2 / ((P - 1)(B - 1)),     error of a difference = rest sqrt(2 / B)
-
-"Above" and "below" mean by more than two such errors and a tenth of a point, which few seeds may agree upon by chance
-and which nobody would notice; "alike" means within that of the mean of those compared. Of a claim with several parts:
-all hold, reproduced; none, not reproduced; else partly. With one block nothing is known of chance, and nothing is
-tested; nor where training made less than half of the models better than they began.
+When two means differ, ``effects_measured`` says. Of a claim with several parts: all hold, reproduced; none, not
+reproduced; else partly.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lookalike.objectives.presets import DATA_SETS
 from lookalike.protocols.published import published
-from lookalike.protocols.search_space import short_names
-from lookalike.studies.effects_axis import Axis, Point
-from lookalike.studies.study import Claim, Verdict
+from lookalike.studies.effects_measured import (
+    Array,
+    Measured,
+    above,
+    alike,
+    by_value,
+    chance,
+    listed,
+    no_worse,
+    pairs,
+    short_point,
+    verdict,
+)
+from lookalike.studies.study import Claim
 
-ERRORS = 2.0  # of a difference that counts
-LEAST = 0.1  # points
-LEAST_LEARNT = 0.5
 KEEP, M, SHARPNESS = (f"pooling_settings.{name}" for name in ("keep", "num_prototypes", "sharpness"))
 LITTLE_KEPT, MANY_PROTOTYPES, ENOUGH_ROUNDS, STABLE_SIZE = 0.4, 64, 25, 128
 PULLS = (1e-5, 0.1)  # that work well
-Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Figures (points, blocks) in percent; a point of which a model is missing is NaN."""
-
-    axis: Axis
-    points: Sequence[Point]
-    figures: Array
-    data_set: str = "cub"
-    learnt: float = 1.0  # share of the models that training made better than they began
-
-    @property
-    def means(self) -> Array:
-        return np.asarray(self.figures.mean(1))
-
-    @property
-    def stds(self) -> Array:
-        blocks = self.figures.shape[1]
-        return np.asarray(self.figures.std(1, ddof=1)) if blocks > 1 else np.full(len(self.points), np.nan)
-
-    @property
-    def rest(self) -> float:
-        """The standard deviation of what neither point nor block explains; NaN if nothing can be said."""
-        whole = self.figures[~np.isnan(self.figures).any(1)]
-        count, blocks = whole.shape
-        if count < 2 or blocks < 2:
-            return float("nan")
-        rest = whole - whole.mean(1, keepdims=True) - whole.mean(0) + whole.mean()
-        return float(np.sqrt(np.square(rest).sum() / ((count - 1) * (blocks - 1))))
-
-    @property
-    def margin(self) -> float:
-        """By which two means must differ to count; NaN where most models did not learn: then all is as it began."""
-        if self.learnt < LEAST_LEARNT:
-            return float("nan")
-        error = self.rest * float(np.sqrt(2 / self.figures.shape[1]))
-        return error if np.isnan(error) else max(LEAST, ERRORS * error)
-
-    def of(self, series: str, **values: Callable[[Any], bool]) -> Array:
-        """Means of the points of a series whose values, by their short names, pass all tests."""
-        return self.means[self.where(series, **values)]
-
-    def where(self, series: str, **values: Callable[[Any], bool]) -> Array:
-        chosen = []
-        for i, point in enumerate(self.points):
-            short = {short: point.values[name] for name, short in short_names(point.values).items()}
-            chosen += [i] if point.series == series and all(test(short[name]) for name, test in values.items()) else []
-        return np.array(chosen, dtype=np.int64)
-
-    def one(self, series: str, **values: Any) -> float:
-        """The mean of one point, NaN if it is not among them."""
-        found = self.of(series, **{name: lambda each, wanted=value: each == wanted for name, value in values.items()})
-        return float(found[0]) if len(found) else float("nan")
-
-
-def verdict(parts: Sequence[bool | None]) -> Verdict:
-    """None: that part could not be tested."""
-    if not parts or any(part is None for part in parts):
-        return "not tested"
-    return "reproduced" if all(parts) else "partly" if any(parts) else "not reproduced"
-
-
-def above(one: float, other: float, margin: float) -> bool | None:
-    return None if np.isnan([one, other, margin]).any() else one - other > margin
-
-
-def alike(values: Array, margin: float) -> bool | None:
-    """Whether all lie within the margin of their mean."""
-    if len(values) < 2 or np.isnan([*values, margin]).any():
-        return None
-    return bool(np.abs(values - values.mean()).max() <= margin)
-
-
-def no_worse(one: float, other: float, margin: float) -> bool | None:
-    return None if np.isnan([one, other, margin]).any() else other - one <= margin
 
 
 def keep(m: Measured) -> list[Claim]:
@@ -346,36 +265,6 @@ def more_steps(best_steps: dict[str, float], last: dict[str, float]) -> list[Cla
         paper = f"{loss}: CCP takes 10 % to 35 % more steps (Table 3.3: {', '.join(theirs)})"
         claims.append(Claim(paper, here, verdict([share])))
     return claims
-
-
-def by_value(m: Measured, series: str, name: str) -> dict[Any, float]:
-    """The mean over the rest of the grid, by the value of one setting."""
-    values = sorted({each for p in m.points if p.series == series for each in [short_point(p)[name]]})
-    return {each: float(m.of(series, **{name: lambda x, wanted=each: x == wanted}).mean()) for each in values}
-
-
-def short_point(point: Point) -> dict[str, Any]:
-    return {short: point.values[name] for name, short in short_names(point.values).items()}
-
-
-def listed(values: Array) -> str:
-    return ", ".join(f"{each:.2f}" for each in values) or "none"
-
-
-def pairs(values: dict[Any, float], form: str = ".2f") -> str:
-    return ", ".join(
-        f"{name:g}: {each:{form}}" if isinstance(name, float) else f"{name}: {each:{form}}"
-        for name, each in values.items()
-    )
-
-
-def chance(m: Measured, margin: float | None = None) -> str:
-    margin = m.margin if margin is None else margin
-    if m.learnt < LEAST_LEARNT:
-        return f" (training made only {m.learnt:.0%} of the models better than they began: more steps are needed)"
-    if np.isnan(margin):
-        return " (one seed: nothing is known of chance)"
-    return f" (a difference counts from {margin:.2f} on)"
 
 
 RULES: dict[str, Callable[[Measured], list[Claim]]] = {

@@ -10,8 +10,9 @@ import numpy as np
 
 from lookalike.protocols.search_space import plain, short_names
 from lookalike.report.look import COLOURS, FAINT, INK, LINES, MARKERS, Style, figure, look, style
-from lookalike.studies.effects_claims import Measured, main_effects, published_effects, short_point
+from lookalike.studies.effects_claims import main_effects, published_effects
 from lookalike.studies.effects_iterated import EXACT, Cost
+from lookalike.studies.effects_measured import Measured, short_point
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -30,7 +30,7 @@ from lookalike.checks import check_count, check_range
 from lookalike.data.glyphs import GlyphReader, _turned, glyphs
 from lookalike.data.pictures import Pictures
 from lookalike.report.tables import Column, Line, Table, number, words
-from lookalike.studies.effects_claims import verdict
+from lookalike.studies.effects_measured import verdict
 from lookalike.studies.glyph_race import Budget, Contestant, Outcome, Shots, draw, learn_letters, race
 from lookalike.studies.localisation_plots import Heat, bars, heat_maps
 from lookalike.studies.study import Bench, Claim, Findings, Study, value
