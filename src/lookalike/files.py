@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryFile
@@ -24,8 +24,7 @@ def replacing(path: Path) -> Iterator[Path]:
     unfinished.touch(exist_ok=False)
     try:
         yield unfinished
-        with unfinished.open("rb") as written:
-            os.fsync(written.fileno())
+        flush(unfinished)
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -46,6 +45,16 @@ def require_writable(path: Path) -> None:
                 pass
         except OSError as error:
             raise ValueError(f"{path} cannot be written: {error.strerror} in {there}") from error
+
+
+def flush(path: Path) -> None:
+    """To the disk itself, so that it outlives a power cut; a new name does only once its folder is there, too."""
+    with suppress(PermissionError):  # Windows opens no folders
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:

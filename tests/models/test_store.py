@@ -41,7 +41,7 @@ def test_two_files_and_no_pickle(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "model.json").read_text())["pooling"] == {"name": "gsp", "settings": K_CENTRE}
 
 
-@pytest.mark.parametrize("fails_at", ["save_file", "_flush"])
+@pytest.mark.parametrize("fails_at", ["save_file", "flush"])
 def test_what_fails_half_way_leaves_the_old_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lookalike import data
-from lookalike.app.loading import ending_at_once
+from lookalike.app.loading import load_model
 from lookalike.app.parsing import JSON, UsageError, parse
 from lookalike.checks import check_count
 from lookalike.data.files import counted
@@ -58,7 +58,7 @@ def run(argv: list[str]) -> int:
     )
     if settings.run is None or settings.data is None:
         raise UsageError("say which model on which data: lookalike evaluate RUN DATA")
-    model = _model(settings.run, settings)
+    model = load_model(settings.run, settings.size, settings.device)
     pictures = data.load(settings.data, strict=settings.strict, progress=True)
     problems = [list(problem) for problem in pictures.problems]
     notes = pictures.notes
@@ -82,17 +82,6 @@ def run(argv: list[str]) -> int:
     }
     print(json.dumps(report) if flags else _text(report, figures, pictures, notes) + _beside(settings))
     return 0
-
-
-def _model(run: Path, settings: EvaluateSettings) -> Any:
-    with ending_at_once():
-        from lookalike import models, trained  # late: --help need not wait for all that they load
-
-    if not run.exists() and models.is_backbone(str(run)):
-        return trained.untrained(str(run), size=settings.size, device=settings.device)
-    if settings.size is not None:
-        raise UsageError("--size goes with a backbone given by name; a run knows its own")
-    return trained.load(run, settings.device)
 
 
 def _choose(pictures: Pictures, split: str, run: Path) -> tuple[Pictures, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lookalike.app.loading import ending_at_once
+from lookalike.app.loading import ending_at_once, load_model
 from lookalike.app.parsing import JSON, UsageError, parse
 from lookalike.checks import check_count
 from lookalike.data.files import counted
@@ -76,7 +76,7 @@ def run(argv: list[str]) -> int:
     with ending_at_once():
         from lookalike.retrieval import index
 
-    model = _model(settings.run, settings)
+    model = load_model(settings.run, settings.size, settings.device)
     with StopRequest().listening() as stop, ExitStack() as open_things:
         idx = open_things.enter_context(_index(settings, model))
         ticks: list[Any] = []
@@ -117,17 +117,6 @@ def _has_pictures(folder: Path) -> bool:
 
 def _is_empty(folder: Path) -> bool:
     return folder.is_dir() and not any(folder.iterdir())
-
-
-def _model(run: Path, settings: IndexSettings) -> Any:
-    with ending_at_once():
-        from lookalike import models, trained  # late: --help need not wait for all that they load
-
-    if not run.exists() and models.is_backbone(str(run)):
-        return trained.untrained(str(run), size=settings.size, device=settings.device)
-    if settings.size is not None:
-        raise UsageError("--size goes with a backbone given by name; a run knows its own")
-    return trained.load(run, settings.device)
 
 
 def _index(settings: IndexSettings, model: Any) -> Any:

@@ -5,7 +5,6 @@ another: where the settings change, the old ones go before the new weights come.
 """
 
 import json
-import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from lookalike.files import flush
 from lookalike.models.embedder import FORMAT, Embedder
 from lookalike.models.weight_files import load_into, read_weights
 
@@ -37,12 +37,12 @@ def save_model(embedder: Embedder, folder: str | Path) -> None:
         (Path(temporary) / SETTINGS).write_text(text, encoding="utf-8")
         shutil.copymode(Path(temporary) / SETTINGS, Path(temporary) / WEIGHTS)  # safetensors lets nobody else read
         for name in (WEIGHTS, SETTINGS):
-            _flush(Path(temporary) / name)
+            flush(Path(temporary) / name)
         if not _same_text(folder / SETTINGS, text):
             (folder / SETTINGS).unlink(missing_ok=True)
         for name in (WEIGHTS, SETTINGS):
             (Path(temporary) / name).replace(folder / name)
-    _flush(folder)
+    flush(folder)
 
 
 def load_model(folder: str | Path, device: torch.device | str | None = None) -> Embedder:
@@ -75,13 +75,3 @@ def _same_text(path: Path, text: str) -> bool:
     with suppress(OSError, UnicodeDecodeError):
         return path.read_text(encoding="utf-8") == text
     return False
-
-
-def _flush(path: Path) -> None:
-    """To the disk itself, so that a power cut after the move finds what was moved."""
-    with suppress(PermissionError):  # Windows opens no folders
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -4,7 +4,6 @@ Reads go on beside each other; changes come one after the other, so that two upl
 it, and a deletion never takes a file that an addition has just written.
 """
 
-import os
 import time
 from hashlib import blake2b
 from pathlib import Path
@@ -21,7 +20,7 @@ from lookalike.app.server.projection import plane
 from lookalike.app.server.schemas import Map, Point, name_of
 from lookalike.data.pictures import UnreadablePicture
 from lookalike.data.reading import read_picture
-from lookalike.files import replacing
+from lookalike.files import flush, replacing
 from lookalike.retrieval.index import where as filters
 from lookalike.retrieval.index.base import Index
 from lookalike.retrieval.index.home import IndexInUse
@@ -102,7 +101,7 @@ class Collection:
         with self._changing:
             with replacing(file) as unfinished:
                 unfinished.write_bytes(jpeg)
-            _flush_folder(file.parent)
+            flush(file.parent)
             try:
                 created = self.idx.add([item], vector[None]) == 1
             except IndexInUse:
@@ -195,15 +194,3 @@ def check_entry(label: str, metadata: dict[str, Any]) -> None:
         check_items([Item("0", "", label, metadata)])
     except (TypeError, ValueError) as error:
         raise invalid(str(error).replace(" of item 0", "")) from None
-
-
-def _flush_folder(folder: Path) -> None:
-    """A new name in a folder outlives a power cut only once the folder itself is on the disk."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # Windows opens no folders
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

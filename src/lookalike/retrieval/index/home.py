@@ -24,7 +24,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from lookalike.data.pictures import BrokenData
-from lookalike.files import require_writable, write_text
+from lookalike.files import flush, require_writable, write_text
 from lookalike.models.store import SETTINGS, WEIGHTS
 from lookalike.models.weight_files import read_weights
 
@@ -154,12 +154,12 @@ def make_home(path: Path, model: Any, fill: Callable[[Path], About]) -> None:
         with lock:
             _copy_model(model, unfinished / MODEL)
             fill(unfinished).write(unfinished)
-            _flush(unfinished / MODEL)
-            _flush(unfinished)
+            flush(unfinished / MODEL)
+            flush(unfinished)
             if path.exists():
                 path.rmdir()
             unfinished.rename(path)
-            _flush(path.parent)
+            flush(path.parent)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -174,7 +174,7 @@ def _copy_model(model: Any, folder: Path) -> None:
     for name in (SETTINGS, WEIGHTS, *BESIDES):
         if name in (SETTINGS, WEIGHTS) or (Path(model) / name).is_file():
             shutil.copyfile(Path(model) / name, folder / name)
-            _flush(folder / name)
+            flush(folder / name)
 
 
 def _sweep(path: Path) -> None:
@@ -215,15 +215,3 @@ class Writing:
                 self._depth -= 1
                 if self._depth == 0:
                     self._lock.release()
-
-
-def _flush(path: Path) -> None:
-    """To the disk itself: a power cut after the rename must find what was renamed."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except PermissionError:  # Windows opens no folders
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
