@@ -11,6 +11,7 @@ from lookalike.data.files import counted
 from lookalike.data.pictures import Pictures
 from lookalike.protocols.cells import Cell
 from lookalike.training.assembly import create_embedder
+from lookalike.training.display import for_people
 from lookalike.training.settings import Settings
 
 STEPS = 3
@@ -76,17 +77,6 @@ def in_words(guess: Estimate, left: int, what: str = "model", workers: int = 1) 
     seconds = guess.once + ceil(left / workers) * guess.most
     by = "one worker" if workers == 1 else f"{workers} workers"
     return f"{text}, about {for_people(seconds)} for {counted(left, what)} with {by}"
-
-
-def for_people(seconds: float) -> str:
-    """
-    >>> for_people(42), for_people(600), for_people(9000), for_people(400000)
-    ('42 s', '10 min', '2.5 h', '4.6 days')
-    """
-    for size, unit, digits in ((86400, "days", 1), (3600, "h", 1), (60, "min", 0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.{digits}f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _time(work: Callable[[], object], device: torch.device) -> float:

@@ -15,8 +15,8 @@ seen the sub-classes that are tested later; on those of the training it has not:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from json import JSONDecodeError, dumps, loads
 from pathlib import Path
@@ -35,6 +35,7 @@ from lookalike.data.pictures import Pictures
 from lookalike.files import replacing, require_writable
 from lookalike.input_spec import InputSpec
 from lookalike.models import Backbone, create_backbone
+from lookalike.training.display import progress as going_on
 from lookalike.training.feature_store import digest
 from lookalike.training.features import default_folder
 
@@ -113,7 +114,7 @@ def classify(
     known = _known(file)
     if known is not None:
         return known
-    with _bar(progress, steps) as tick:
+    with going_on(steps, "learning to classify", " steps", quiet=not progress) as tick:
         loss = learn(network, classifier, pixels, pictures.labels, lesson, tick)
     accuracy = None if shown is None else _accuracy(network, classifier, *shown)
     weights = {name: value.detach().contiguous() for name, value in network.network.state_dict().items()}
@@ -182,7 +183,7 @@ def read_pixels(pictures: Pictures, spec: InputSpec, progress: bool = False) -> 
     """All pictures (n, S, S, 3), resized to the side that the backbone was made for."""
     side = (spec.size, spec.size)
     pixels = np.empty((len(pictures), *side, 3), dtype=np.uint8)
-    with _bar(progress, len(pictures), "reading pictures") as tick:
+    with going_on(len(pictures), "reading pictures", quiet=not progress) as tick:
         for index in range(len(pictures)):
             image = pictures.image(index)
             pixels[index] = np.asarray(image if image.size == side else image.resize(side))
@@ -209,12 +210,3 @@ def _known(file: Path) -> Pretrained | None:
         weights = {name: value.clone() for name, value in load_file(file).items()}  # the file may be replaced later
         return Pretrained(weights, file, figures["accuracy"], figures["loss"])
     return None
-
-
-@contextmanager
-def _bar(progress: bool, total: int, what: str = "learning to classify") -> Iterator[Callable[[int], Any]]:
-    """A progress bar on the standard error, as the function that advances it."""
-    from tqdm import tqdm
-
-    with tqdm(total=total, desc=what, unit="", disable=None if progress else True) as bar:
-        yield bar.update

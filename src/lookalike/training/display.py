@@ -1,6 +1,10 @@
-"""What a person sees of a run: lines and bars on stderr, from one process only."""
+"""What a person sees of a run: lines and bars on stderr, from one process only.
+
+Where stderr is no terminal, a log for instance, a bar is a line now and then.
+"""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +13,43 @@ from tqdm import tqdm
 
 from lookalike.training.stopping import StopRequest
 
-Tick = Callable[[int], None]
+FIRST_LINE, MOST_APART = 30.0, 600.0  # seconds: when a log hears of work going on, and how long it is left in silence
+Tick = Callable[[int], Any]
+
+
+@contextmanager
+def progress(total: int, what: str, unit: str = " pictures", quiet: bool = False) -> Iterator[Tick]:
+    """Work going on: a bar on a terminal, lines elsewhere, the first after a while, then ever less often."""
+    if sys.stderr.isatty() or quiet:
+        with tqdm(total=total, desc=what, unit=unit, leave=False, disable=quiet) as bar:
+            yield bar.update
+        return
+    begun = time.monotonic()
+    done, pause, due = 0, FIRST_LINE, begun + FIRST_LINE
+
+    def tick(count: int) -> None:
+        nonlocal done, pause, due
+        done += count
+        now = time.monotonic()
+        if now < due or not 0 < done < total:
+            return
+        pause = min(2 * pause, MOST_APART)
+        due = now + pause
+        left = (now - begun) * (total - done) / done
+        print(f"{what}: {done:,} of {total:,}{unit}, about {for_people(left)} left", file=sys.stderr, flush=True)
+
+    yield tick
+
+
+def for_people(seconds: float) -> str:
+    """
+    >>> for_people(42), for_people(600), for_people(9000), for_people(400000)
+    ('42 s', '10 min', '2.5 h', '4.6 days')
+    """
+    for size, unit, digits in ((86400, "days", 1), (3600, "h", 1), (60, "min", 0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.{digits}f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 class Display:
@@ -28,10 +68,10 @@ class Display:
 
     @contextmanager
     def bar(self, total: int, what: str, unit: str = " pictures") -> Iterator[Tick]:
-        with tqdm(total=total, desc=what, unit=unit, leave=False, disable=True if self.quiet else None) as bar:
+        with progress(total, what, unit, self.quiet) as advance:
 
             def tick(count: int) -> None:
-                bar.update(count)
+                advance(count)
                 if self.alone:
                     self.stop.check()
 
