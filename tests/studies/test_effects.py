@@ -214,6 +214,10 @@ def test_factorial_on_the_published_figures() -> None:
     assert verdicts("factorial", theirs, noise=0.6) == ["reproduced", "reproduced", "reproduced", "not reproduced"]
 
 
+def test_nothing_is_best_where_all_are_alike() -> None:
+    assert verdicts("sharpness-prototypes", lambda _: 20.0) == ["partly", "not reproduced"] * 2
+
+
 def test_more_steps() -> None:
     last = dict.fromkeys(("C2", "C2 + CCP", "MS", "MS + CCP", "Triplet", "Triplet + CCP"), 1000.0)
     steps = {"C2": 100.0, "C2 + CCP": 120.0, "MS": 100.0, "MS + CCP": 90.0, "Triplet": 100.0, "Triplet + CCP": 950.0}
