@@ -278,5 +278,5 @@ def test_a_folder_without_results(tmp_path: Path) -> None:
         assemble(tmp_path)
     folder = write_failure(tmp_path, "no")
     (folder / "failed.json").unlink()
-    with pytest.raises(ValueError, match="no results yet: 1 models were begun"):
+    with pytest.raises(ValueError, match="no results yet: 1 model was begun, and is not done"):
         assemble(tmp_path)

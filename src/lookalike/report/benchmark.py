@@ -157,7 +157,9 @@ def _nothing_there(folder: Path, found: Findings) -> str:
     if found.unreadable:
         return f"{folder} has no results that can be read: {found.unreadable[0][0].name}: {found.unreadable[0][1]}"
     if found.unfinished:
-        return f"{folder} has no results yet: {len(found.unfinished)} models were begun, and none is done"
+        count = len(found.unfinished)
+        begun = "1 model was begun, and is not" if count == 1 else f"{count} models were begun, and none is"
+        return f"{folder} has no results yet: {begun} done"
     return f"{folder} has no results: it must be the folder that lookalike benchmark --out left them in"
 
 
