@@ -144,6 +144,13 @@ def test_what_is_no_picture(picture: Any, model: TrainedModel) -> None:
         model.embed([picture])
 
 
+def test_nothing_is_no_picture_either(model: TrainedModel) -> None:
+    with pytest.raises(TypeError, match=r"^a picture must be a path, .*, got NoneType"):
+        model.embed(None)
+    with pytest.raises(ValueError, match=r"must have pixels, got an array of shape \(3, 0, 3\)"):
+        model.embed(np.zeros((3, 0, 3), np.uint8))
+
+
 @pytest.mark.parametrize("bgr255", [False, True])
 @pytest.mark.parametrize(
     ("size", "resize", "interpolation"), [(20, 26, "bilinear"), (21, 24, "bicubic"), (9, 9, "bicubic")]

@@ -5,7 +5,7 @@ crop, which Pillow does without holding the others up; bytes become numbers for 
 device and with the channels last, as bytes come and convolutions like them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,11 +21,14 @@ from lookalike.data.transforms import LONGEST
 from lookalike.input_spec import InputSpec
 
 Pixels = NDArray[np.uint8]  # (size, size, 3)
+KINDS = "a picture must be a path, a PIL image or an array of uint8, (H, W), (H, W, 3) or (H, W, 4)"
 
 
 def listed(pictures: Any) -> tuple[list[Any], bool]:
     """One picture or several -> a list, and whether it was one."""
     alone = isinstance(pictures, (str, Path, Image.Image)) or getattr(pictures, "ndim", None) in (2, 3)
+    if not alone and not isinstance(pictures, Iterable):
+        raise TypeError(f"{KINDS}, or several of them, got {type(pictures).__name__}")
     return [pictures] if alone else list(pictures), alone
 
 
@@ -37,10 +40,9 @@ def as_image(picture: Any, at_least: int | None = None) -> Image.Image:
         return as_rgb(picture)
     array = np.asarray(picture)
     if array.dtype != np.uint8 or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))):
-        raise TypeError(
-            "a picture must be a path, a PIL image or an array of uint8, (H, W), (H, W, 3) or (H, W, 4), "
-            f"got {array.dtype} of shape {array.shape}"
-        )
+        raise TypeError(f"{KINDS}, got {array.dtype} of shape {array.shape}")
+    if not array.size:
+        raise ValueError(f"a picture must have pixels, got an array of shape {array.shape}")
     image = Image.fromarray(array)
     return image if image.mode == "RGB" else as_rgb(image)
 

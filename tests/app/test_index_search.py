@@ -130,7 +130,7 @@ def test_metadata(run: Path, class_folders: Path, tmp_path: Path, capsys: pytest
         ("file,year\na,1\n", "must have a column path, got file, year"),
         ("path,year\nclass0/1.png\n", "line 2: expected 2 columns"),
         ("path,year\nclass0/1.png,1\nclass0/1.png,2\n", "line 3: class0/1.png stands there twice"),
-        ("path,year\nclass0/99.png,1\n", "not in"),
+        ("path,year\nclass0/99.png,1\n", "no picture that is in"),
         ("path,my year\nclass0/1.png,1\n", "a key of metadata"),
     ):
         table.write_text(text)
@@ -175,6 +175,8 @@ def test_bad_usage(
         (["index", str(run), str(tmp_path / "empty"), "--out", str(tmp_path / "i")], 2, "has no pictures"),
         (["index", str(other), str(class_folders), "--out", str(indexed)], 2, "was made with another model"),
         (["index", str(run), str(class_folders), "--out", str(tmp_path)], 2, "exists and is no index"),
+        (["index", str(run), str(class_folders), "--out", "http://localhost:1"], 2, "say --store http://localhost:1,"),
+        (["index", str(run), str(class_folders), "--out", str(tmp_path / "i.db")], 2, "to keep the vectors in Milvus"),
         (
             ["index", str(run), str(class_folders), "--out", str(tmp_path / "i"), "--kind", "x"],
             2,
@@ -192,6 +194,11 @@ def test_bad_usage(
             ["search", str(indexed), picture, "--where", "lable=class3"],
             2,
             "no picture of the index has the key lable; did you mean label? There are id, path, label",
+        ),
+        (
+            ["search", str(indexed), picture, "--where", "zzz=1"],
+            2,
+            "no picture of the index has the key zzz. There are id, path, label",
         ),
         (["search", str(indexed), picture, "--rerank", "twice"], 2, "rerank must be one of"),
     ):

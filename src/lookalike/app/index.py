@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shlex
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -69,6 +70,9 @@ def run(argv: list[str]) -> int:
         raise UsageError(f"{settings.folder} is not a folder of pictures")
     if not _has_pictures(folder):
         raise UsageError(f"{settings.folder} has no pictures, so nothing was changed: is a disk not mounted?")
+    if is_address(str(settings.out)) and not (settings.out / "index.json").exists():
+        address = re.sub(r"^(\w+):/+", r"\1://", str(settings.out))
+        raise UsageError(f"--out is a folder on this machine; to keep the vectors in Milvus say --store {address}, too")
     require_writable(settings.out)
     if settings.out.exists() and not (settings.out / "index.json").exists() and not _is_empty(settings.out):
         raise UsageError(f"{settings.out} exists and is no index: choose another --out")
@@ -113,6 +117,15 @@ def _has_pictures(folder: Path) -> bool:
     return any(
         Path(name).suffix.lower() in SUFFIXES for _, _, names in os.walk(folder, followlinks=True) for name in names
     )
+
+
+def is_address(text: str) -> bool:
+    """Whether it names a place for Milvus, which is no folder: a path has lost one of the slashes of a URL.
+
+    >>> [is_address(text) for text in ("http:/host:19530", "https://host", "mine.db", "mine.idx", "C:/mine")]
+    [True, True, True, False, False]
+    """
+    return re.match(r"\w{2,}:/", text) is not None or text.endswith(".db")
 
 
 def _is_empty(folder: Path) -> bool:

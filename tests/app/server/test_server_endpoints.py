@@ -70,10 +70,10 @@ def test_a_key_that_no_item_has_is_named(client: TestClient, upload: bytes, idx:
         assert (listed.status_code, listed.json()) == (422, answer.json())
         return str(answer.json()["error"]["message"])
 
-    said = "where: no picture of the index has the key {}; {}There are id, label, n"  # and no word of paths
-    assert refused("lable=class1") == said.format("lable", "did you mean label? ")
-    assert refused("label=class1, N=3") == said.format("N", "did you mean n? ")
-    assert refused("altitude>3") == said.format("altitude", "")
+    said = "where: no picture of the index has the key {}{} There are id, label, n"  # and no word of paths
+    assert refused("lable=class1") == said.format("lable", "; did you mean label?")
+    assert refused("label=class1, N=3") == said.format("N", "; did you mean n?")
+    assert refused("altitude>3") == said.format("altitude", ".")
     for where in (
         "n=77",
         "label=nobody",
@@ -85,7 +85,7 @@ def test_a_key_that_no_item_has_is_named(client: TestClient, upload: bytes, idx:
     added = post(client, "/items", upload, metadata='{"altitude": 1}')["id"]
     assert post(client, "/search", upload, where="altitude>3")["hits"] == []
     client.delete(f"/items/{added}")
-    assert refused("altitude>3") == said.format("altitude", "")
+    assert refused("altitude>3") == said.format("altitude", ".")
     idx.delete([item.id for item in idx.items()])
     assert post(client, "/search", upload, where="lable=class1")["hits"] == []
 
@@ -309,6 +309,19 @@ def test_added_found_shown_and_deleted(client: TestClient, idx: index.Index, upl
     assert client.delete(f"/items/{known}").status_code == 404
     assert client.get(f"/items/{known}/image").status_code == 404
     assert idx.count() == 64
+
+
+def test_a_file_that_is_indexed_already_is_not_added_again(
+    client: TestClient, idx: index.Index, vectors: Vectors
+) -> None:
+    file = vectors[0][9]
+    before = client.get(f"/items/{index.file_id(file)}").json()
+    assert post(client, "/items", file.read_bytes(), label="x") == {"id": index.file_id(file), "created": False}
+    assert client.get(f"/items/{index.file_id(file)}").json() == before
+    assert idx.count() == 64
+    assert not list((idx.path / "uploads").glob("*"))
+    file_again = file.read_bytes() + b" "  # not the same file, though the same picture
+    assert post(client, "/items", file_again)["created"] is True
 
 
 def test_deleting_leaves_files_where_they_are(client: TestClient, vectors: Vectors) -> None:

@@ -159,7 +159,7 @@ def test_metadata_and_splits(model: TrainedModel, pictures: Path, tmp_path: Path
         assert counts(changes) == (0, 1, 0, 4, 0)
         assert counting.embedded == []  # the picture is the same
         assert idx.items("year=2021")[0].label == "wren"
-        with pytest.raises(ValueError, match=r"not in .*: 'wren/9\.png'"):
+        with pytest.raises(ValueError, match=r"no picture that is in .* 'wren/9\.png'"):
             index.sync(idx, model, pictures, metadata={"wren/9.png": {}})
     for split, name in (("train", "wren"), ("test", "robin")):
         draw_picture(tmp_path / "split" / split / name / "1.png", 3)
@@ -167,6 +167,25 @@ def test_metadata_and_splits(model: TrainedModel, pictures: Path, tmp_path: Path
         index.sync(idx, model, tmp_path / "split")
         assert idx.labels() == {"robin": 1, "wren": 1}
         assert idx.items("split=train")[0].label == "wren"
+
+
+def test_what_a_table_said_stays_until_another_comes(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
+    table = {"wren/1.png": {"year": 2020, "label": "wren (young)"}, "robin/1.png": {"year": 2021}}
+    with index.create(tmp_path / "i", model) as idx:
+        index.sync(idx, model, pictures, metadata=table)
+        assert counts(index.sync(idx, model, pictures)) == (0, 0, 0, 5, 0)
+        draw_picture(pictures / "wren" / "1.png", 77)  # another picture in the same file
+        draw_picture(pictures / "wren" / "3.png", 78)
+        (pictures / "robin" / "1.png").unlink()
+        assert counts(index.sync(idx, model, pictures)) == (1, 1, 1, 3, 0)
+        (item,) = idx.items("year=2020")
+        assert (item.file, item.label) == (pictures / "wren" / "1.png", "wren (young)")
+        changes = index.sync(idx, model, pictures, metadata=table)  # which still has a row of the one that is gone
+        assert counts(changes) == (0, 0, 0, 5, 0)
+        assert changes.notes == ("1 row of the metadata without a picture; the first: robin/1.png",)
+        assert counts(index.sync(idx, model, pictures, metadata={})) == (0, 1, 0, 4, 0)
+        assert not idx.items("year=2020")
+        assert idx.labels() == {"": 1, "robin": 1, "wren": 3}
 
 
 def test_names_that_are_not_utf8(model: TrainedModel, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_an_unknown_key_is_refused_and_the_nearest_named() -> None:
         check_keys(where, ["year"])
     with pytest.raises(ValueError, match=r"key yaer; did you mean year\? There are id, path, label, split, year$"):
         check_keys("label=a, yaer!=3", ["year", "split"])
-    with pytest.raises(ValueError, match=r"has the key zzz; There are id, path, label$"):
+    with pytest.raises(ValueError, match=r"has the key zzz\. There are id, path, label$"):
         check_keys("zzz=3", [])
     with pytest.raises(ValueError, match=r"did you mean label\? There are id, label$"):
         check_keys("LABEL=3", [], ["id", "label"])

@@ -5,6 +5,7 @@ it, and a deletion never takes a file that an addition has just written.
 """
 
 import time
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -29,6 +30,7 @@ from lookalike.retrieval.index.misspelt import check_keys, metadata_keys
 from lookalike.retrieval.index.reranked import search_reranked
 
 UPLOADS = "uploads"
+SAME, MOST_ALIKE = 0.01, 8  # the distance up to which a file may be the same, and how many are looked at
 SEED = 0
 COLUMNS = ("id", "label")  # that may be asked for
 KEYS_REMEMBERED = 10  # seconds
@@ -96,6 +98,8 @@ class Collection:
     def add(self, data: bytes, jpeg: bytes, vector: Vector, label: str, metadata: dict[str, Any]) -> tuple[str, bool]:
         """Kept for good when this returns: first the picture, then its entry, which is what counts."""
         known = upload_id(data)
+        if (there := self._indexed_file(data, vector)) is not None:
+            return there, False
         item = Item(known, "", label, metadata)
         file = self._upload(known)
         with self._changing:
@@ -110,6 +114,15 @@ class Collection:
                 raise
             self._changes += 1
         return known, created
+
+    def _indexed_file(self, data: bytes, vector: Vector) -> str | None:
+        """The item of a file that was indexed where it lies and holds just this: if any, then one of the nearest."""
+        for item, distance in self.idx.search(vector[None], MOST_ALIKE)[0]:
+            with suppress(OSError):
+                same_size = item.path and distance < SAME and item.file.stat().st_size == len(data)
+                if same_size and item.file.read_bytes() == data:
+                    return item.id
+        return None
 
     def delete(self, known: str) -> None:
         """The entry, and the picture if it was uploaded; never a file that was indexed where it lies."""

@@ -85,7 +85,7 @@ def routes(desk: Desk) -> APIRouter:
         summary="Add",
     )
     async def add(request: Request) -> Added:
-        """Keep a picture. When the answer comes it is on the disk."""
+        """Keep a picture. When the answer comes it is on the disk. What is indexed as a file already stays as it is."""
         form = await read_form(request, desk.limits, FIELDS)
         data, label = form.required_picture(), form.texts.get("label", "")
         metadata = _metadata(form.texts.get("metadata"))

@@ -2,7 +2,7 @@
 
 A file is the same if its size and time are, else if its content is. Batches are committed as they are embedded, so an
 interrupted run goes on where it stopped. Pictures that cannot be read are listed, and leave the index if they were in
-it: what it held of them is no longer there.
+it: what it held of them is no longer there. Labels and metadata that came from a table stay until another table comes.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from lookalike import data
 from lookalike.checks import check_count
-from lookalike.data.files import raise_problems
+from lookalike.data.files import counted, raise_problems
 from lookalike.data.folder import SPLIT_NAMES, list_pictures
 from lookalike.data.names import as_text
 from lookalike.data.pictures import BrokenData, Problem, UnreadablePicture
@@ -22,6 +22,7 @@ from lookalike.retrieval.index.items import Item, check_items, file_item
 
 BATCH = 64  # pictures committed together
 BLOCK = 1 << 20
+NAMED = "*"
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Found(NamedTuple):
 
     item: Item
     file: Path
+    named: bool  # its label is from a table, not from its class folder
 
 
 def sync(
@@ -61,7 +63,8 @@ def sync(
         to stop, after which another sync goes on.
     strict: raise at the first picture that cannot be read.
     metadata: by the path within the folder, e.g. {"wren/1.jpg": {"year": 2020}}; a "label" in it goes before the
-        name of the class folder.
+        name of the class folder. It takes the place of what was given before, an empty one too; with None pictures that
+        the index knows keep their label and metadata.
     """
     check_count("batch", batch)
     idx.check_model(model)
@@ -76,6 +79,8 @@ def sync(
             raise_problems(str(folder), changes.unreadable)
         top = as_text(str(root))
         known = idx.files_below(top)
+        if metadata is None:
+            found = [_as_known(each, known.get(each.item.id)) for each in found]
         hidden = [as_text(str(root / problem.name)) for problem in changes.unreadable]  # folders that cannot be listed
         total(len(found))
         idx.add_folder(top)
@@ -114,14 +119,25 @@ def _listed(root: Path, metadata: dict[str, dict[str, Any]], changes: Changes) -
             "An index that is to be emptied can be deleted"
         )
     unknown = sorted(set(metadata) - set(names))
-    if unknown:
-        raise ValueError(f"the metadata name a picture that is not in {root}: {unknown[0]!r}")
+    if unknown and len(unknown) == len(metadata):
+        raise ValueError(f"the metadata name no picture that is in {root}, but for instance {unknown[0]!r}")
+    if unknown:  # vanished since, perhaps
+        note = f"{counted(len(unknown), 'row')} of the metadata without a picture; the first: {unknown[0]}"
+        changes.notes = (*changes.notes, note)
     found = []
     for name, label, split in zip(names, labels, splits, strict=True):
         more = {**({} if split is None else {"split": split}), **metadata.get(name, {})}
-        file = base / name
-        found.append(Found(file_item(file, str(more.pop("label", label)), more), file))
+        file, named = base / name, "label" in more
+        found.append(Found(file_item(file, str(more.pop("label", label)), more), file, named))
     return found
+
+
+def _as_known(found: Found, before: Kept | None) -> Found:
+    if before is None:
+        return found
+    named = before.stamp.endswith(NAMED)
+    label, metadata = before.label if named else found.item.label, {**found.item.metadata, **before.metadata}
+    return found._replace(item=found.item._replace(label=label, metadata=metadata), named=named)
 
 
 def _classes(names: list[str]) -> tuple[list[str], list[str | None]]:
@@ -146,7 +162,7 @@ class _Work:
         for each in found:
             before = known.get(each.item.id)
             try:
-                stamp, same = _compare(each.file, before)
+                stamp, same = _compare(each, before)
             except OSError as error:
                 self._unreadable(each, error.strerror or str(error), before)
                 continue
@@ -193,15 +209,18 @@ class _Work:
             self.changes.removed += self.idx.delete([found.item.id])
 
 
-def _compare(file: Path, before: Kept | None) -> tuple[str, bool]:
-    """The stamp of a file, "size:time:digest of its content", and whether the content is that of before."""
-    status = file.stat()
-    outside = f"{status.st_size}:{status.st_mtime_ns}"
-    if before is not None and before.stamp.rpartition(":")[0] == outside:
-        return before.stamp, True
+def _compare(found: Found, before: Kept | None) -> tuple[str, bool]:
+    """The stamp of a file, "size:time:digest of its content", and whether the content is that of before.
+
+    A NAMED at its end: the label is from a table.
+    """
+    status = found.file.stat()
+    outside, named = f"{status.st_size}:{status.st_mtime_ns}", NAMED if found.named else ""
+    known, _, known_content = ("" if before is None else before.stamp.removesuffix(NAMED)).rpartition(":")
+    if known == outside:
+        return f"{known}:{known_content}{named}", True
     digest = blake2b(digest_size=16)
-    with file.open("rb") as content:
+    with found.file.open("rb") as content:
         while block := content.read(BLOCK):
             digest.update(block)
-    stamp = f"{outside}:{digest.hexdigest()}"
-    return stamp, before is not None and before.stamp.rpartition(":")[2] == digest.hexdigest()
+    return f"{outside}:{digest.hexdigest()}{named}", known_content == digest.hexdigest()

@@ -37,8 +37,8 @@ def check_keys(where: str | None, keys: Iterable[str], columns: Iterable[str] = 
             meant = nearest(condition.key, known)
             named = ", ".join(known[:MOST_NAMED]) + (", ..." if len(known) > MOST_NAMED else "")
             raise ValueError(
-                f"no picture of the index has the key {condition.key}; "
-                f"{f'did you mean {meant}? ' if meant else ''}There are {named}"
+                f"no picture of the index has the key {condition.key}"
+                f"{f'; did you mean {meant}?' if meant else '.'} There are {named}"
             )
 
 

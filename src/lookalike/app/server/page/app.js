@@ -220,7 +220,10 @@ $("rerank").addEventListener("change", () => {
   search();
 });
 for (const tab of document.querySelectorAll("[role=tab]")) {
-  tab.addEventListener("click", () => openTab(tab.id.slice("tab-".length)));
+  tab.addEventListener("click", () => {
+    openTab(tab.id.slice("tab-".length));
+    if (NARROW.matches) $("views").scrollIntoView();
+  });
   tab.addEventListener("keydown", walkTabs);
 }
 
