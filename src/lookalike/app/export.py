@@ -132,7 +132,8 @@ def _text(report: dict[str, Any], size: int) -> str:
     lines = [f"{out}: {report['bytes'] / 1e6:.1f} MB, vectors of size {report['dim']}"]
     if report.get("difference") is not None:
         runner = "onnxruntime" if kind == "onnx" else "torch.export"
-        lines.append(f"checked: {runner} gives the model's results to within {report['difference']:.0e}")
+        whose = "the results of the model with these weights" if "before" in report else "the model's results"
+        lines.append(f"checked: {runner} gives {whose} to within {report['difference']:.0e}")
     elif kind == "onnx":
         lines.append("not checked, for onnxruntime is not installed: pip install onnxruntime")
     if "before" in report:

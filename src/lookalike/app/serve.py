@@ -86,6 +86,7 @@ def run(argv: list[str]) -> int:
         _listening(settings.host, settings.port) as door,
         index.open(settings.index) as idx,
     ):
+        print(f"loading the model of {settings.index} ...", file=sys.stderr, flush=True)
         app = create_app(idx, idx.model(settings.device), keys=keys, limits=limits, hosts=_names(settings))
         config = uvicorn.Config(
             app,

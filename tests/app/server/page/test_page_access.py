@@ -100,8 +100,10 @@ def test_no_view_is_wider_than_a_phone(opening: Callable[..., Any]) -> None:
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= width
     page.keyboard.press("Escape")
+    page.evaluate("scrollTo(0, 0)")
     page.locator("#tab-map").tap()
     expect(page.locator("#map-status")).to_have_text("65 pictures")
+    expect(page.locator("#map-canvas")).to_be_in_viewport(ratio=0.5)  # not below what one sees
     assert overhang() == 0
 
 
