@@ -273,6 +273,7 @@ methods: {centres: {centres: 0.2, centres_settings: {knob: -1.0}}}
     assert (found["centres"], found["centres_settings"]) == (0.2, {"knob": -1.0})
     (tmp_path / "further.yaml").write_text("base: mine.yaml\nrepeats: 5\n", encoding="utf-8")
     assert run(load_protocol(tmp_path / "further.yaml"))["train_stages"] == 2
+    assert load_protocol(tmp_path / "further.yaml").name == "further"  # no other protocol's, nor its published numbers
 
 
 @pytest.mark.parametrize(

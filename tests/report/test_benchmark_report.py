@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 import re
+from dataclasses import replace
 from html import unescape
 from itertools import product
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from fake_benchmark import write_failure, write_result
 
+from lookalike.protocols.choices import Choice
 from lookalike.report import look
 from lookalike.report.benchmark import assemble
 from lookalike.report.benchmark_page import as_html, as_latex, as_text
@@ -253,6 +255,23 @@ def test_published_numbers_stand_beside(tmp_path: Path) -> None:
     assert "C2+GSP in Table 5.1, with bn_inception (ours: resnet20)" in explained(beside(both, "MAP@R", 128), both)
     columns = [column.title for column in figures_table(part, ("MAP@R", "P@1")).columns]
     assert columns[-2:] == ["published MAP@R 128-D", "published P@1 128-D"]
+
+
+def test_published_numbers_stand_beside_their_like_only(tmp_path: Path) -> None:
+    about = {"protocol": "fair-ccp", "data": "cub:/somewhere", "methods": ("memory",)}
+    for name, memory in (("L", 25), ("S", 3), ("none", 7)):
+        write_result(tmp_path / name, 0.2, settings={"backbone": "bn_inception", "memory": memory}, **about)
+
+    def told(folder: str) -> str:
+        [part] = assemble(tmp_path / folder).parts
+        return in_words(beside(part.entries[0].row, "MAP@R", 128))
+
+    assert told("L") == "21.41 (Table 3.1)"
+    assert told("S") == told("none") == NONE  # the table has C2+XBM+L only
+    [part] = assemble(tmp_path / "L").parts
+    row = part.entries[0].row
+    changed = replace(row, about=replace(row.about, pooling=Choice("average", {"some": 0.9})))
+    assert beside(changed, "MAP@R", 128) == ()
 
 
 def test_joined_models_have_columns(tmp_path: Path) -> None:

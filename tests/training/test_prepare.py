@@ -142,6 +142,16 @@ def test_nothing_is_left_open() -> None:
             assert decide(settings, 100, pretrained=pretrained, has_gpu=has_gpu)[0] == settings
 
 
+def test_prototypes_start_in_time_however_short_the_run() -> None:
+    assert "memory" not in decided(pretrained=False, steps=1000).pooling_settings
+    assert decided(pretrained=False, steps=60).pooling_settings["memory"] == 60 * 32 // 4
+    few = {"pooling_settings": {"num_prototypes": 8}}
+    assert decided(pretrained=False, steps=2, **few).pooling_settings["memory"] == 16
+    _, notes = decide(Settings(steps=1), 100, pretrained=False, has_gpu=False)
+    assert notes == ["too few steps for the prototypes to start from data: until the end this is average pooling"]
+    assert "memory" not in decided(pretrained=True, steps=2).pooling_settings  # they start before the first step
+
+
 @pytest.mark.parametrize(
     ("pretrained", "has_gpu", "frozen", "lr", "start"),
     [

@@ -43,7 +43,7 @@ from lookalike.training.settings import FREE_ON_RESUME, Settings
 from lookalike.training.stopping import Stopped
 
 # What says where and how a run is done, and not what comes out; the steps and the patience do belong to the key.
-NOT_IN_KEY = (FREE_ON_RESUME - {"steps", "patience"}) | {"data", "log_every", "precision"}
+NOT_IN_KEY = (FREE_ON_RESUME - {"steps", "patience"}) | {"data", "log_every"}
 MEGABYTE = 1e6
 
 
@@ -202,13 +202,14 @@ def _peak_memory() -> Iterator[dict[str, float]]:
     if not status.exists():
         yield found
         return
+    before = _kilobytes(status, "VmRSS")
     try:
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     except OSError:
         yield found
         return
     yield found
-    found["megabytes"] = _kilobytes(status, "VmHWM") * 1024 / MEGABYTE
+    found["megabytes"] = max(0, _kilobytes(status, "VmHWM") - before) * 1024 / MEGABYTE
 
 
 def _kilobytes(status: Path, name: str) -> int:

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import lookalike
 
-FILES = ("checks.py", "geometry.py", "input_spec.py", "skewed_means.py")
+FILES = (
+    *("checks.py", "geometry.py", "input_spec.py", "preparing.py", "skewed_means.py", "tensor_checks.py", "trained.py"),
+    *("protocols/cells.py", "protocols/division.py"),
+)
 ROOMS = ("pooling", "models", "data", "retrieval", "objectives", "training")
 
 

@@ -68,10 +68,15 @@ def make_plan(
     for name in overrides:
         if name not in known:
             raise ValueError(f"there is no setting {name!r}{nearest(name, known)}")
+    if "seed" in overrides:
+        raise ValueError(
+            "seed cannot be the same for all: every repeat has its own, and --seeds says how many there are"
+        )
     folds = range(protocol.split.models)
     parts = {(name, fold): divided(pictures, protocol, fold) for name, pictures in sources.items() for fold in folds}
     prints = {place: fingerprint_of(pictures) for place, pictures in parts.items()}
     plan = Plan(protocol, [], [], parts)
+    titles: dict[str, str] = {}  # of rows, by the keys of their models
     for source, loss, pooling, case in product(sources, losses, pooling_choices, methods):
         try:
             runs = {
@@ -82,7 +87,7 @@ def make_plan(
         except (ValueError, TypeError) as reason:
             plan.impossible.append((f"{' + '.join(map(str, (loss, pooling, *case)))} on {source}", str(reason)))
             continue
-        plan.cells += [
+        cells = [
             Cell(
                 protocol.name,
                 source,
@@ -96,6 +101,12 @@ def make_plan(
             )
             for (fold, repeat), settings in runs.items()
         ]
+        twin = titles.get(cells[0].key)
+        if twin is not None:
+            plan.impossible.append((f"{cells[0].title} on {source}", f"it has the very settings of {twin}"))
+            continue
+        titles |= {cell.key: cell.title for cell in cells}
+        plan.cells += cells
     return plan
 
 

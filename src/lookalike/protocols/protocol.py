@@ -188,7 +188,7 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         layers = {key: _mapping(f"{name}.{key}", layer) for key, layer in above.items()}
         values[name] = {key: merge(below.get(key, {}), layers.get(key, {})) for key in {**below, **layers}}
     values["training"] = merge(base.get("training", {}), _mapping("training", values.get("training", {})))
-    return {**base, **values}
+    return {**base, "name": path.stem, **values}
 
 
 def _mapping(where: str, value: Any) -> dict[str, Any]:

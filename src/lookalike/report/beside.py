@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lookalike.protocols.layers import VARIANTS
+from lookalike.protocols.protocol import load_protocol, settings_for
 from lookalike.protocols.published import THESIS, Published, published
 from lookalike.protocols.rows import Row
 
 NONE = "no published number"
+SIZES = ("memory", "ccp_proxies", "centres_per_class")
 TOLD = {"zero-shot": "zero_shot", "memory": "memory", "ccp": "ccp"}  # methods that the tables have, by their keys there
 
 
@@ -18,7 +21,11 @@ def beside(row: Row, metric: str, size: int) -> tuple[Published, ...]:
     """
     methods = {method.name for method in row.about.methods}
     data_set = data_set_of(row)
-    if data_set is None or methods - set(TOLD):
+    if (
+        data_set is None
+        or methods - set(TOLD)
+        or any(choice.settings for choice in (row.about.loss, row.about.pooling, *row.about.methods))
+    ):
         return ()
     keys: dict[str, Any] = {key: method in methods for method, key in TOLD.items()}
     found = published(
@@ -32,10 +39,34 @@ def beside(row: Row, metric: str, size: int) -> tuple[Published, ...]:
         settings={},
         **keys,
     )
-    different = {(each.mean, each.backbone): each for each in reversed(found or ())}  # of repetitions, the first
+    variants = variants_of(row, data_set)
+    alike = [each for each in found or () if each.variant not in VARIANTS or each.variant in variants]
+    different = {(each.mean, each.backbone): each for each in reversed(alike)}  # of repetitions, the first
     own = backbone_of(row)
     same = [each for each in different.values() if each.backbone == own]
     return tuple(reversed(same or list(different.values())))
+
+
+def variants_of(row: Row, data_set: str) -> set[str]:
+    """Those of S and L whose sizes of memory, CCP and SoftTriple the row has; both, where it has none of these."""
+    own = row.results[0].settings if row.results else {}
+    found: set[str] = set()
+    for variant in VARIANTS:
+        try:
+            values = settings_for(
+                load_protocol(row.about.protocol),
+                data_set=data_set,
+                loss=row.about.loss.name,
+                pooling=row.about.pooling.name,
+                methods=[method.name for method in row.about.methods],
+                variant=variant,
+            )
+        except ValueError:  # a protocol of one's own
+            continue
+        asked, had = ({**each, **each.get("loss_settings", {})} for each in (values, own))
+        if all(asked[name] == had[name] for name in SIZES if name in asked and name in had):
+            found.add(variant)
+    return found
 
 
 def in_words(found: tuple[Published, ...]) -> str:

@@ -292,7 +292,10 @@ def _require_the_same(previous: Settings, settings: Settings, same_data: bool) -
 
 def _as_decided(previous: Settings, asked: Settings) -> Settings:
     """What is left open now is what was decided then."""
-    return replace(asked, **{n: value for n, value in vars(previous).items() if getattr(asked, n) in (None, "auto")})
+    known = {n: value for n, value in vars(previous).items() if getattr(asked, n) in (None, "auto")}
+    if "memory" in previous.pooling_settings:  # of the prototypes' start, which goes by the number of steps
+        known["pooling_settings"] = {"memory": previous.pooling_settings["memory"], **asked.pooling_settings}
+    return replace(asked, **known)
 
 
 def _on_first(fabric: Fabric, work: Callable[[], T]) -> T:

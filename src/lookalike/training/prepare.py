@@ -13,7 +13,8 @@ from lookalike.data.splits import hold_out_classes, hold_out_pictures, lacking_r
 from lookalike.training.feature_store import digest
 from lookalike.training.settings import Settings
 
-PROTOTYPES = 64  # as many as gsp has if nothing is said
+PROTOTYPES, MEMORY = 64, 1024  # as many as gsp has, and waits for, if nothing is said
+SOON = 4  # prototypes start from data in the first quarter of a run, however short
 FEWEST_HELD_OUT = 2  # classes with a pair of pictures; with one class alone every neighbour is right
 
 
@@ -73,6 +74,14 @@ def decide(
         pooling_settings.setdefault("sharpness", hints.sharpness if settings.preset else 5.0)
         if start == "random":
             pooling_settings.setdefault("init", "k-centre")
+            seen = settings.steps * batch_size
+            if seen < SOON * MEMORY and pooling_settings["init"] == "k-centre":  # else it would stay the average
+                least = pooling_settings.get("num_prototypes", PROTOTYPES)
+                pooling_settings.setdefault("memory", min(MEMORY, max(least, seen // SOON)))
+            if pooling_settings["init"] == "k-centre" and seen < pooling_settings.get("memory", MEMORY):
+                notes.append(
+                    "too few steps for the prototypes to start from data: until the end this is average pooling"
+                )
         elif pictures is not None and pictures < PROTOTYPES:
             pooling_settings.setdefault("num_prototypes", pictures)  # they are chosen among them
     if settings.views > 1 and not frozen:
