@@ -19,8 +19,8 @@ from lookalike.report import look
 from lookalike.report.benchmark import assemble
 from lookalike.report.benchmark_page import as_html, as_latex, as_text
 from lookalike.report.benchmark_plot import bars_of, relative_changes
-from lookalike.report.benchmark_tables import costs_table, everything, figures_table
-from lookalike.report.beside import NONE, beside, explained, in_words
+from lookalike.report.benchmark_tables import costs_table, everything, figures_table, notes
+from lookalike.report.beside import NONE, beside, explained, in_words, unlike
 
 GAIN = {"average": (0.0, 0.0, 0.0), "gsp": (0.02, 0.04, 0.06), "max": (-0.02, -0.02, -0.02)}
 
@@ -260,7 +260,9 @@ def test_published_numbers_stand_beside(tmp_path: Path) -> None:
 def test_published_numbers_stand_beside_their_like_only(tmp_path: Path) -> None:
     about = {"protocol": "fair-ccp", "data": "cub:/somewhere", "methods": ("memory",)}
     for name, memory in (("L", 25), ("S", 3), ("none", 7)):
-        write_result(tmp_path / name, 0.2, settings={"backbone": "bn_inception", "memory": memory}, **about)
+        write_result(
+            tmp_path / name, 0.2, settings={"backbone": "bn_inception", "memory": memory, "steps": 1_000_000}, **about
+        )
 
     def told(folder: str) -> str:
         [part] = assemble(tmp_path / folder).parts
@@ -270,6 +272,13 @@ def test_published_numbers_stand_beside_their_like_only(tmp_path: Path) -> None:
     assert told("S") == told("none") == NONE  # the table has C2+XBM+L only
     [part] = assemble(tmp_path / "L").parts
     row = part.entries[0].row
+    assert unlike(row) == []
+    write_result(tmp_path / "small", 0.2, settings={"backbone": "resnet20", "size": 64, "memory": 25}, **about)
+    [part] = assemble(tmp_path / "small").parts
+    assert notes(part)[1:] == [  # after what is missing
+        "Not as the published numbers were made: backbone resnet20 (theirs: bn_inception), size 64 (theirs: 227), "
+        "steps 300 (theirs: until patience ends it): c2 + average + memory."
+    ]
     changed = replace(row, about=replace(row.about, pooling=Choice("average", {"some": 0.9})))
     assert beside(changed, "MAP@R", 128) == ()
 

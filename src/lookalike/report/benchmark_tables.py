@@ -3,7 +3,7 @@
 from lookalike.protocols.rows import Summary
 from lookalike.protocols.significance import Comparison
 from lookalike.report.benchmark import Entry, Part, Report, reads_best
-from lookalike.report.beside import NONE, explained, in_words
+from lookalike.report.beside import NONE, explained, in_words, unlike
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.report.tables import Entry as Cell
 
@@ -135,6 +135,7 @@ def notes(part: Part) -> list[str]:
         where = f"{', '.join(still)}: no run was ever better than its start"
         said.append(f"{where}: the figures are those of the untrained start.")
     said += _batches(part)
+    said += _unlike(part)
     mixed: dict[tuple[str, ...], list[str]] = {}
     for entry in entries:
         if entry.row.mixed:
@@ -152,6 +153,19 @@ def notes(part: Part) -> list[str]:
     if baselines:
         said.append(f"Baseline: {', '.join(baselines)}.")
     return said
+
+
+def _unlike(part: Part) -> list[str]:
+    """Where published numbers stand beside rows that were trained otherwise."""
+    rows: dict[str, list[str]] = {}
+    for entry in part.entries:
+        if any(entry.published.values()) and (other := unlike(entry.row)):
+            rows.setdefault(", ".join(other), []).append(entry.row.title)
+    whole = len(part.entries)
+    return [
+        f"Not as the published numbers were made: {other}: {'every row' if len(of) == whole > 2 else ', '.join(of)}."
+        for other, of in rows.items()
+    ]
 
 
 def _batches(part: Part) -> list[str]:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lookalike.protocols.layers import VARIANTS
 from lookalike.protocols.protocol import load_protocol, settings_for
@@ -11,6 +11,8 @@ from lookalike.protocols.rows import Row
 
 NONE = "no published number"
 SIZES = ("memory", "ccp_proxies", "centres_per_class")
+UNTIL_IT_ENDS = "until patience ends it"  # in all of the papers' protocols
+TRAINED_WITH = ("backbone", "size", "dim", "batch_size", "steps")
 TOLD = {"zero-shot": "zero_shot", "memory": "memory", "ccp": "ccp"}  # methods that the tables have, by their keys there
 
 
@@ -49,24 +51,45 @@ def beside(row: Row, metric: str, size: int) -> tuple[Published, ...]:
 
 def variants_of(row: Row, data_set: str) -> set[str]:
     """Those of S and L whose sizes of memory, CCP and SoftTriple the row has; both, where it has none of these."""
-    own = row.results[0].settings if row.results else {}
+    own = settings_of(row)
     found: set[str] = set()
     for variant in VARIANTS:
-        try:
-            values = settings_for(
-                load_protocol(row.about.protocol),
-                data_set=data_set,
-                loss=row.about.loss.name,
-                pooling=row.about.pooling.name,
-                methods=[method.name for method in row.about.methods],
-                variant=variant,
-            )
-        except ValueError:  # a protocol of one's own
-            continue
-        asked, had = ({**each, **each.get("loss_settings", {})} for each in (values, own))
-        if all(asked[name] == had[name] for name in SIZES if name in asked and name in had):
+        asked = protocol_of(row, data_set, variant)
+        if asked and all(asked[name] == own[name] for name in SIZES if name in asked and name in own):
             found.add(variant)
     return found
+
+
+def unlike(row: Row) -> list[str]:
+    """In what the row was trained otherwise than its protocol says, and so than the published numbers."""
+    own, theirs = settings_of(row), protocol_of(row, data_set_of(row) or "", "L")
+    return [
+        f"{name} {own[name]} (theirs: {UNTIL_IT_ENDS if name == 'steps' else theirs[name]})"
+        for name in TRAINED_WITH
+        if own.get(name) is not None and theirs.get(name) is not None and own[name] != theirs[name]
+    ]
+
+
+def settings_of(row: Row) -> dict[str, Any]:
+    """Of its models; those of the loss beside the others."""
+    own = row.results[0].settings if row.results else {}
+    return {**own, **own.get("loss_settings", {})}
+
+
+def protocol_of(row: Row, data_set: str, variant: Literal["S", "L"]) -> dict[str, Any]:
+    """The same as the row's protocol has it; {} where that is a file of one's own."""
+    try:
+        values = settings_for(
+            load_protocol(row.about.protocol),
+            data_set=data_set,
+            loss=row.about.loss.name,
+            pooling=row.about.pooling.name,
+            methods=[method.name for method in row.about.methods],
+            variant=variant,
+        )
+    except ValueError:
+        return {}
+    return {**values, **values.get("loss_settings", {})}
 
 
 def in_words(found: tuple[Published, ...]) -> str:
