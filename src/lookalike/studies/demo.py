@@ -6,7 +6,6 @@ letters and symbols that nobody has seen, prints a table, and leaves one page to
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -19,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from lookalike.files import require_writable, write_text
 from lookalike.report.tables import Column, Line, Table, number, words
@@ -35,6 +33,7 @@ from lookalike.studies.glyph_race import (
     learn_letters,
     race,
 )
+from lookalike.training.display import progress
 
 QUICK = Budget(  # shows that everything runs; the figures mean nothing
     steps=4,
@@ -176,14 +175,14 @@ def _chosen(contestant: Contestant, outcomes: list[Outcome], budget: Budget) -> 
 def _draw_all(pool: ProcessPoolExecutor, budget: Budget, folder: Path) -> dict[str, Shots]:
     shots = {}
     splits = {name: drawing(budget, name) for name in ("letters", "train", "test")}
-    with _bar(sum(map(len, splits.values())), "drawing", " pictures") as bar:
+    with progress(sum(map(len, splits.values())), "drawing") as tick:
         for name, pictures in splits.items():
             starts = range(0, len(pictures), DRAWN_AT_ONCE)
             pieces = [pool.submit(_draw_some, budget, name, first, first + DRAWN_AT_ONCE) for first in starts]
             drawn = []
             for piece in pieces:
                 drawn.append(piece.result())
-                bar.update(len(drawn[-1][0]))
+                tick(len(drawn[-1][0]))
             labels = pictures.labels - pictures.labels.min()
             shots[name] = Shots(np.concatenate([p for p, _ in drawn]), labels, np.concatenate([c for _, c in drawn]))
             np.savez(folder / f"{name}.npz", **shots[name]._asdict())
@@ -191,8 +190,8 @@ def _draw_all(pool: ProcessPoolExecutor, budget: Budget, folder: Path) -> dict[s
 
 
 def _letters(letters: Shots, budget: Budget) -> dict[str, torch.Tensor]:
-    with _bar(budget.letter_steps, "the backbone learns letters", " steps") as bar:
-        return learn_letters(letters, budget, bar.update)
+    with progress(budget.letter_steps, "the backbone learns letters", " steps") as tick:
+        return learn_letters(letters, budget, tick)
 
 
 def _race_all(
@@ -200,20 +199,18 @@ def _race_all(
 ) -> list[Outcome]:
     waiting = {pool.submit(_race_one, *run, budget): run for run in runs}
     outcomes: list[Outcome] = []
-    with _bar(len(runs) * budget.steps, "the race", " steps") as bar:
+    done = 0
+    with progress(len(runs) * budget.steps, "the race", " steps") as tick:
         while waiting:
-            bar.update(counter.value - bar.n)
+            now = counter.value
+            tick(now - done)
+            done = now
             for future in [future for future in waiting if future.done()]:
                 del waiting[future]
                 outcomes.append(future.result())
             time.sleep(0.1)
-        bar.update(counter.value - bar.n)
     order = [contestant.name for contestant in CONTESTANTS]
     return sorted(outcomes, key=lambda outcome: (order.index(outcome.contestant), outcome.rate, outcome.seed))
-
-
-def _bar(total: int, what: str, unit: str) -> Any:
-    return tqdm(total=total, desc=what, unit=unit, file=sys.stderr, dynamic_ncols=True, disable=None)
 
 
 # In the worker processes.

@@ -85,8 +85,9 @@ def heat_maps(
 
 
 def _style(contestant: Contestant) -> Any:
-    return style(contestant.pooling + (" + zero-shot" if contestant.zero_shot else ""))
+    methods = [contestant.settings.get("learn_keep") and "learnt", contestant.zero_shot and "zero-shot"]
+    return style(" + ".join([contestant.pooling, *filter(None, methods)]))
 
 
 def _short(name: str) -> str:
-    return name.replace(" pooling", "").replace(" loss", "").replace(" + ", "\n+ ")
+    return name.replace(" pooling", "").replace(" loss", "").replace(" + ", "\n+ ").replace(", ", ",\n")
