@@ -79,15 +79,28 @@ def test_folder_of(source: str) -> None:
     assert study.folder_of(source) == Path("/a/b")
 
 
+@pytest.mark.parametrize(
+    ("words", "classes", "told"),
+    [
+        ([], 100, "has seen the sub-classes of the test, as the authors' has"),
+        (["--set", "pretraining=training"], 40, "has not seen the sub-classes of the test"),
+    ],
+)
 def test_miniature(
-    tmp_path: Path, cifar: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    cifar: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    classes: int,
+    told: str,
 ) -> None:
     monkeypatch.setenv("LOOKALIKE_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "out"
-    assert main(["study", "collage", "--miniature", "--data", str(cifar), "--out", str(out)]) == 0
-    assert "has not seen the sub-classes of the test" in capsys.readouterr().out
+    assert main(["study", "collage", "--miniature", "--data", str(cifar), "--out", str(out), *words]) == 0
+    assert told in capsys.readouterr().out
     numbers = json.loads((out / "numbers.json").read_text())
-    assert numbers["pretraining"]["classes"] == 40
+    assert numbers["pretraining"]["classes"] == classes
     runs = {run["run"]: run for run in numbers["runs"]}
     assert list(runs) == [study.GAP, study.GSP, study.ZERO_SHOT, study.DISTILLED]
     assert runs[study.GAP]["in_cell"] == pytest.approx({"training": 0.25, "test": 0.25})

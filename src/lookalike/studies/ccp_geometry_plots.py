@@ -53,7 +53,7 @@ def draw_plane(courses: Courses, labels: Labels, names: list[str], count: int) -
                 f"{title}, until step {snapshot.step}\nMAP@R {100 * snapshot.figure:.1f}, covering radius {radius:.3f}",
                 fontsize=10,
             )
-        told = "the unit disc: both dimensions of the vectors"
+        told = "the unit disc. Dots: held-out pictures; squares: proxies; rings: the proxies of the next problem"
         listed = ", ".join(f"{mark} {name}" for mark, name in zip(marks, names, strict=True))
         drawn.supxlabel(f"{told}\n{listed}" if long else told, fontsize=9)
     return drawn
