@@ -248,9 +248,7 @@ def _groups(m: Measured) -> dict[str, list[int]]:
     for i, point in enumerate(m.points):
         label = point.series
         if by:
-            label = f"{label}, {point.values[by]} {WORDS[by.rpartition('.')[2]]}".replace(
-                "proxies of a class", "proxies"
-            )
+            label += f", {WORDS[by.rpartition('.')[2]]}: {point.values[by]}"
         groups.setdefault(label, []).append(i)
     return groups
 
