@@ -163,6 +163,25 @@ def test_distilled_is_the_same_without_background(folder: Path) -> None:
         assert np.array_equal(pixels(distilled, index), expected)
 
 
+@pytest.mark.parametrize("split", ["2/1/2", "3/2"])
+def test_apart_keeps_the_official_test_pictures_for_validation_and_test(folder: Path, split: str) -> None:
+    pictures = collage(folder, split=split, pictures=SMALL, apart=True)
+    assert pictures.names[0].split("/")[0].endswith("-apart")
+    assert pictures.splits is not None
+    for index, part in enumerate(pictures.splits.tolist()):
+        for _, picture in seen_in(pictures, index):
+            assert (picture < TRAIN) == (part == "train")
+
+
+def test_apart_needs_the_official_parts(tmp_path: Path) -> None:
+    for part, names in (("train", NAMES), ("test", NAMES[1:])):
+        for name in names:
+            (tmp_path / part / name).mkdir(parents=True)
+            Image.new("RGB", (32, 32)).save(tmp_path / part / name / "0.png")
+    with pytest.raises(BrokenData, match="apart=true needs pictures of 'apple' for test"):
+        collage(tmp_path, pictures=SMALL, apart=True)
+
+
 @pytest.mark.parametrize("cells", [1, 3])
 def test_other_grids(folder: Path, cells: int) -> None:
     pictures = collage(folder, pictures="2/1/1", cells=cells)
@@ -223,6 +242,7 @@ def test_how_it_is_named(folder: Path) -> None:
         ("cells=0", "cells must be at least 1, got 0"),
         ("seed=-1", "the collage is written collage.FOLDER, split=2/1/2.*got 'seed=-1'"),
         ("distilled=maybe", "got 'distilled=maybe'"),
+        ("apart=1", "got 'apart=1'"),
         ("colour=2", "got 'colour=2'"),
     ],
 )

@@ -45,10 +45,12 @@ def test_verdict_on_gsp(gains: list[float], expected: str) -> None:
     ("gains", "expected"),
     [
         ([0.5, 0.6], "reproduced"),
-        ([3.0, -1.0], "partly"),
-        ([3.0], "partly"),
+        ([3.0, -1.0], "not reproduced"),
+        ([3.0, 1.0], "not reproduced"),
         ([0.0, 0.0], "not reproduced"),
-        ([-1.0], "not reproduced"),
+        ([-1.0, -1.1], "not reproduced"),
+        ([3.0], "not tested"),
+        ([3.0, np.nan], "not tested"),
     ],
 )
 def test_verdict_on_zero_shot(gains: list[float], expected: str) -> None:
@@ -105,6 +107,7 @@ def test_miniature(
     assert list(runs) == [study.GAP, study.GSP, study.ZERO_SHOT, study.DISTILLED]
     assert runs[study.GAP]["in_cell"] == pytest.approx({"training": 0.25, "test": 0.25})
     assert runs[study.GSP]["in_cell"]["test"] != pytest.approx(0.25, abs=1e-6)
+    assert runs[study.DISTILLED]["in_cell"] == {}
     # Alike before training but for the pictures: the distilled ones are others.
     start = {name: run["curve"][0][1] for name, run in runs.items()}
     assert start[study.GAP] != start[study.DISTILLED]

@@ -5,8 +5,9 @@ super-classes of CIFAR-100, which is the label; the others show pictures of the 
 super-class has 5 sub-classes; they are divided between training, validation and test (2/1/2), those of the background
 too: the labels are the same everywhere, but what is tested was seen by nobody.
 
-Which pictures: CIFAR-100's own division into 500 and 100 of a class is ignored, all 600 are one pool. Each sub-class of
-a super-class has its turn in the true cell, with its pictures in an order that the seed decides, so that none comes
+Which pictures: CIFAR-100's own division into 500 and 100 of a class is ignored, all 600 are one pool; with ``apart``
+the 500 train and the 100 validate and test, for networks that have classified the 500 before. Each sub-class of a
+super-class has its turn in the true cell, with its pictures in an order that the seed decides, so that none comes
 twice before all have come once. The background is drawn at random, again and again.
 
 Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023. It does not say which
@@ -61,7 +62,7 @@ BLANK = (129, 124, 112)  # CIFAR-100's mean colour, which the network that is us
 HELD_OUT = 10  # one of so many pictures of a training sub-class validates where no sub-class does
 SPLIT = "2/1/2"
 PICTURES = "600/150/300"
-FORM = "collage(FOLDER, split=2/1/2, seed=0, pictures=600/150/300, cells=2, distilled=false)"
+FORM = "collage(FOLDER, split=2/1/2, seed=0, pictures=600/150/300, cells=2, distilled=false, apart=false)"
 Division = dict[str, dict[str, tuple[str, ...]]]
 
 
@@ -73,6 +74,7 @@ def collage(
     pictures: str = PICTURES,
     cells: int = 2,
     distilled: bool = False,
+    apart: bool = False,
     strict: bool = False,
     progress: bool = False,
 ) -> Pictures:
@@ -83,6 +85,7 @@ def collage(
     pictures: collages of each class in the three splits. More of them leave the old ones as they were.
     cells: a collage has cells x cells of them; 1 leaves the picture alone, 32 px wide.
     distilled: the same collages with nothing in the cells of the background.
+    apart: only pictures that CIFAR-100 has for its test validate and test, and only others train.
     strict: raise if a picture cannot be read; else the collages it belongs to are left out.
     progress: show a progress bar while reading.
     The pictures that are needed are read at once and kept in memory, 3 kB each.
@@ -90,10 +93,11 @@ def collage(
     parts = sub_classes(split, seed)
     counts = dict(zip(SPLITS, _numbers("pictures", pictures, (3,), least=1), strict=True))
     check_count("cells", cells)
-    if not isinstance(distilled, bool):
-        raise TypeError(f"distilled must be true or false, got {distilled!r}")
+    for name, given in (("distilled", distilled), ("apart", apart)):
+        if not isinstance(given, bool):
+            raise TypeError(f"{name} must be true or false, got {given!r}")
     source = _cifar(Path(folder).expanduser())
-    places, true_cells = _draw(_pools(source, parts, seed), parts, counts, cells, seed)
+    places, true_cells = _draw(_pools(source, parts, seed, apart), parts, counts, cells, seed)
     if distilled:
         places[np.arange(cells**2) != true_cells[:, None]] = -1
     reader, problems, good = _read(source, places, true_cells, progress)
@@ -101,7 +105,7 @@ def collage(
         raise_problems("collage", problems)
     default = (split, seed, cells) == (SPLIT, 0, 2)
     drawn = "collage" if default else f"collage-{split.replace('/', '')}-{seed}-{cells}"
-    drawn += "-distilled" if distilled else ""
+    drawn += ("-distilled" if distilled else "") + ("-apart" if apart else "")
     order = [(part, name) for part in SPLITS for name in FOREGROUND]
     each = [counts[part] for part, _ in order]
     table = Pictures(
@@ -132,7 +136,7 @@ def collage_named(text: str, *, strict: bool = False, progress: bool = False) ->
             settings[name] = value
         elif name in ("seed", "cells") and value.isdecimal():
             settings[name] = int(value)
-        elif name == "distilled" and value.lower() in ("true", "false"):
+        elif name in ("distilled", "apart") and value.lower() in ("true", "false"):
             settings[name] = value.lower() == "true"
         else:
             raise ValueError(f"the collage is written {FORM}, got {piece!r}")
@@ -206,7 +210,9 @@ def _cifar(folder: Path) -> Pictures:
     return source
 
 
-def _pools(source: Pictures, parts: Division, seed: int) -> dict[tuple[str, str], NDArray[np.int64]]:
+def _pools(
+    source: Pictures, parts: Division, seed: int, apart: bool = False
+) -> dict[tuple[str, str], NDArray[np.int64]]:
     """The pictures of each (split, sub-class), in an order of the seed's."""
     pools: dict[tuple[str, str], NDArray[np.int64]] = {}
     number = {name: i for i, name in enumerate(source.classes)}
@@ -215,6 +221,9 @@ def _pools(source: Pictures, parts: Division, seed: int) -> dict[tuple[str, str]
             own = np.flatnonzero(source.labels == number[member])
             own = _chance(seed, list(SUPER_CLASSES).index(name), members.index(member)).permutation(own)
             of_parts = [part for part in SPLITS if member in parts[part][name]]
+            if apart:
+                pools |= {(part, member): _official(source, own, part) for part in of_parts}
+                continue
             if len(of_parts) == 1:
                 pools[of_parts[0], member] = own
                 continue
@@ -223,6 +232,16 @@ def _pools(source: Pictures, parts: Division, seed: int) -> dict[tuple[str, str]
                 raise BrokenData(f"{member!r} has a single picture, which cannot both train and validate")
             pools["validation", member], pools["train", member] = own[:held_out], own[held_out:]
     return pools
+
+
+def _official(source: Pictures, own: NDArray[np.int64], part: str) -> NDArray[np.int64]:
+    """Those that CIFAR-100 has for its training, or for validation and test those of its test."""
+    wanted = "train" if part == "train" else "test"
+    assert source.splits is not None  # CIFAR-100 has them in every layout
+    chosen = own[source.splits[own] == wanted]
+    if not len(chosen):
+        raise BrokenData(f"apart=true needs pictures of {source.classes[source.labels[own[0]]]!r} for {wanted}")
+    return chosen
 
 
 def _draw(
