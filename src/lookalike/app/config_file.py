@@ -32,7 +32,7 @@ def read_config(file: Path, kind: type[Any], flags: Collection[str] = ()) -> dic
     except (yaml.YAMLError, ValueError) as error:  # ValueError: as of the date 2024-13-45
         raise UsageError(f"--config {file} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(root, yaml.MappingNode):
-        got = "nothing" if root is None else f"a {root.id}"
+        got = "nothing" if root is None else "a sequence" if isinstance(root, yaml.SequenceNode) else "a scalar"
         raise UsageError(f"--config {file} must hold settings by name, as steps: 500, got {got}")
     types = get_type_hints(kind)
     names = [entry.name for entry in fields(kind)]
