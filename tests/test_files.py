@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lookalike.files import replacing, require_writable, write_text
+from lookalike.files import replacing, require_own_folder, require_writable, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -85,3 +85,18 @@ def test_others_may_read_it_as_any_other_file(mask: int, tmp_path: Path) -> None
 def test_a_place_that_only_looks_writable() -> None:
     with pytest.raises(ValueError, match="/proc/x/y cannot be written"):
         require_writable(Path("/proc/x/y"))
+
+
+def test_a_folder_of_ones_own_is_new_or_empty_or_was_filled_before(tmp_path: Path) -> None:
+    require_own_folder(tmp_path / "new" / "er", "study", ["parts"])
+    require_own_folder(tmp_path, "study", ["parts"])
+    assert names(tmp_path) == []
+    (tmp_path / "index.html").write_text("somebody's")
+    with pytest.raises(ValueError, match=r"exists and is no study: choose another --out"):
+        require_own_folder(tmp_path, "study", ["numbers.json", "parts"])
+    with pytest.raises(ValueError, match=r"--out must be a folder, got the file .*index\.html"):
+        require_own_folder(tmp_path / "index.html", "study", ["parts"])
+    with pytest.raises(ValueError, match=r"index\.html is not a folder"):
+        require_own_folder(tmp_path / "index.html" / "below", "study", ["parts"])
+    (tmp_path / "parts").mkdir()
+    require_own_folder(tmp_path, "study", ["numbers.json", "parts"])

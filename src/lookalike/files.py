@@ -1,7 +1,7 @@
 """Files that appear whole or not at all, whatever happens in between."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
@@ -45,6 +45,18 @@ def require_writable(path: Path) -> None:
                 pass
         except OSError as error:
             raise ValueError(f"{path} cannot be written: {error.strerror} in {there}") from error
+
+
+def require_own_folder(path: Path, what: str, traces: Sequence[str]) -> None:
+    """Likewise, for a folder that a command fills: a new one, an empty one, or one that it has filled before.
+
+    what: the command leaves behind, in a word.  traces: names of which one is there once it has begun.
+    """
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"--out must be a folder, got the file {path}")
+    require_writable(path)
+    if path.exists() and any(path.iterdir()) and not any((path / trace).exists() for trace in traces):
+        raise ValueError(f"{path} exists and is no {what}: choose another --out")
 
 
 def flush(path: Path) -> None:

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from lookalike.training.display import progress
+from lookalike.training.display import Display, progress
+from lookalike.training.stopping import StopRequest
 
 
 class Clock:
@@ -57,3 +58,13 @@ def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     said = capsys.readouterr().err
     assert "learning" in said
     assert "/3" in said
+
+
+def test_opening_lines_are_said_once_when_work_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Display(StopRequest(), opening=["first", "second"])
+    assert capsys.readouterr().err == ""
+    with display.bar(1, "learning"):
+        assert capsys.readouterr().err == "first\nsecond\n"
+    display.say("third")
+    display.open()
+    assert capsys.readouterr().err == "third\n"

@@ -5,7 +5,7 @@ Where stderr is no terminal, a log for instance, a bar is a line now and then.
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,18 +56,32 @@ class Display:
     """``say`` a line; ``bar`` shows work going on, and lets it be stopped.
 
     quiet: say nothing, as all processes but one do.  stop: asked after every piece of work under a bar, unless there
-    are other processes, which would wait for this one.
+    are other processes, which would wait for this one.  opening: lines to be said once work begins, so that an error
+    before that stands alone.
     """
 
-    def __init__(self, stop: StopRequest, quiet: bool = False, alone: bool = True) -> None:
+    def __init__(
+        self, stop: StopRequest, quiet: bool = False, alone: bool = True, opening: Iterable[str] = ()
+    ) -> None:
         self.stop, self.quiet, self.alone = stop, quiet, alone
+        self._opening = list(opening)
 
     def say(self, text: str) -> None:
+        self.open()
+        self._write(text)
+
+    def open(self) -> None:
+        """Say the opening lines, unless they have been said."""
+        while self._opening:
+            self._write(self._opening.pop(0))
+
+    def _write(self, text: str) -> None:
         if not self.quiet:
             tqdm.write(text, file=sys.stderr)
 
     @contextmanager
     def bar(self, total: int, what: str, unit: str = " pictures") -> Iterator[Tick]:
+        self.open()
         with progress(total, what, unit, self.quiet) as advance:
 
             def tick(count: int) -> None:
