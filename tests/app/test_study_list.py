@@ -15,3 +15,6 @@ def test_titles_stand_in_one_column(capsys: pytest.CaptureFixture[str]) -> None:
     places = {line.index(find(name).title) for name, line in zip(STUDIES, lines, strict=True)}
     assert len(places) == 1, places
     assert all(re.match(r"\S+ {2,}\S", line) for line in lines)
+    needs = dict(zip(STUDIES, lines, strict=True))
+    assert "[--data: CIFAR-100" in needs["collage"]
+    assert needs["effects"].endswith("[--data, optional: whatever lookalike benchmark takes; else letters are drawn]")

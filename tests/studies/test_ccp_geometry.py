@@ -253,35 +253,84 @@ def _measured(
     return Measured(figure, radius, own, distance, spread)
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(0.05, "reproduced"), (0.3, "partly"), (0.8, "not reproduced")])
-def test_verdict_on_collapse(share: float, verdict: str) -> None:
-    assert ccp_geometry_claims.collapse_claim({ONE: [_measured(0.9, spread=share)]}).verdict == verdict
+@pytest.mark.parametrize(
+    ("shares", "verdict"),
+    [
+        ([0.05, 0.051], "reproduced"),
+        ([0.3, 0.31], "partly"),
+        ([0.05, 0.09], "partly"),  # two seeds: not surely below a tenth
+        ([0.8, 0.8], "not reproduced"),
+        ([0.05], "partly"),
+        ([0.3], "not tested"),
+        ([0.05, np.nan], "not tested"),
+    ],
+)
+def test_verdict_on_collapse(shares: list[float], verdict: str) -> None:
+    told = ccp_geometry_claims.collapse_claim({ONE: [_measured(0.9, spread=share) for share in shares]})
+    assert told.verdict == verdict
+    assert ("one seed" in told.here) == (len(shares) == 1)
 
 
 @pytest.mark.parametrize(
     ("figures", "radius", "verdict"),
     [
-        ((0.95, 0.92), 0.2, "reproduced"),
-        ((0.95, 0.89), 0.2, "partly"),
+        ((0.95, 0.951), 0.2, "reproduced"),
+        ((0.95, 0.92), 0.2, "partly"),
         ((0.95, 0.95), 0.4, "partly"),
         ((0.80, 0.80), 0.4, "not reproduced"),
+        ((0.60, 0.59), 0.2, "not reproduced"),  # MAP@R falls
+        ((0.90, 0.90), 0.3, "not reproduced"),
+        ((0.90 + 1e-9, 0.90 + 1e-9), 0.3 - 1e-9, "not reproduced"),
+        ((0.95, np.nan), 0.2, "not tested"),
+        ((0.95, 0.951), np.nan, "not tested"),
     ],
 )
 def test_verdict_on_alternating(figures: tuple[float, float], radius: float, verdict: str) -> None:
-    measured = {ONE: [_measured(0.9)] * 2, ALTERNATING: [_measured(figure, radius) for figure in figures]}
+    measured = {ONE: [_measured(0.9, own=0.11)] * 2, ALTERNATING: [_measured(figure, radius) for figure in figures]}
     assert ccp_geometry_claims.alternating_claim(measured, "digits").verdict == verdict
 
 
-@pytest.mark.parametrize(("samples", "verdict"), [(0.91, "reproduced"), (0.86, "partly"), (0.99, "not reproduced")])
-def test_verdict_on_samples(samples: float, verdict: str) -> None:
-    measured = {ALTERNATING: [_measured(0.9)] * 2, SAMPLES: [_measured(samples)] * 2}
+def test_a_disc_that_shrinks_has_no_smaller_radius() -> None:
+    def shrunk(by: float) -> str:
+        after = [_measured(0.95, 0.3 * by, 0.1 * by, by)] * 2
+        claim = ccp_geometry_claims.alternating_claim({ONE: [_measured(0.9)] * 2, ALTERNATING: after}, "digits")
+        assert "against the distance between classes 0.300 and 0.300" in claim.here
+        return claim.verdict
+
+    assert shrunk(0.1) == shrunk(2.0) == "partly"
+
+
+def test_what_is_contradicted_is_told() -> None:
+    measured = {ONE: [_measured(0.9)] * 2, ALTERNATING: [_measured(0.95, 0.4)] * 2}
+    assert ccp_geometry_claims.alternating_claim(measured, "d").here.endswith("; contradicted: the radius falls")
+
+
+@pytest.mark.parametrize(
+    ("proxies", "samples", "verdict"),
+    [
+        ([0.95, 0.95], [0.96, 0.961], "reproduced"),
+        ([0.95, 0.95], [0.99, 0.99], "partly"),
+        ([0.90, 0.90], [0.99, 0.99], "not reproduced"),
+        ([0.99, 0.99], [0.91, 0.91], "reproduced"),  # better is nearly as well
+        ([0.90, 0.99], [0.96, 0.96], "not tested"),  # too coarse
+        ([0.10, 0.10], [0.11, 0.11], "not tested"),  # chance
+        ([0.95], [0.96], "not tested"),
+        ([0.95, np.nan], [0.96, 0.96], "not tested"),
+        ([0.95, 0.95], [0.96, np.nan], "not tested"),
+    ],
+)
+def test_verdict_on_samples(proxies: list[float], samples: list[float], verdict: str) -> None:
+    measured = {ALTERNATING: [*map(_measured, proxies)], SAMPLES: [*map(_measured, samples)]}
     assert ccp_geometry_claims.samples_claim(measured, "digits").verdict == verdict
 
 
-def test_one_seed_is_never_more_than_partly() -> None:
+def test_one_seed_tests_nothing() -> None:
     measured = {ONE: [_measured(0.8)], ALTERNATING: [_measured(0.9, 0.2)], SAMPLES: [_measured(0.91)]}
-    assert ccp_geometry_claims.alternating_claim(measured, "digits").verdict == "partly"
-    assert ccp_geometry_claims.samples_claim(measured, "digits").verdict == "partly"
+    told = ccp_geometry_claims.alternating_claim(measured, "digits")
+    assert told.verdict == "not tested"
+    assert "one seed" in told.here
+    test = {ONE: [0.2], ALTERNATING: [0.3]}
+    assert ccp_geometry_claims.unseen_claim(measured, test, "birds").verdict == "not tested"
 
 
 def test_the_same_weights_test_nothing() -> None:
@@ -292,23 +341,35 @@ def test_the_same_weights_test_nothing() -> None:
 
 
 def test_verdict_on_the_proposition() -> None:
-    rising = [Gap(r, r / 2, r / 3) for r in (0.1, 0.2, 0.3)]
-    falling = [Gap(r, 0.4 - r, r / 3) for r in (0.1, 0.2, 0.3)]
-    broken = [Gap(r, 0.4 - r, 2 * r) for r in (0.1, 0.2, 0.3)]
-    verdicts = [ccp_geometry_claims.proposition_claim({"random": each}).verdict for each in (rising, falling, broken)]
-    assert verdicts == ["reproduced", "partly", "not reproduced"]
+    radii = np.linspace(0.1, 0.4, 30).tolist()
+    chance = np.random.default_rng(0).normal(size=30)
+    rising = [Gap(r, r / 2, r / 3) for r in radii]
+    somewhat = [Gap(r, r + 0.25 * float(c), r / 3) for r, c in zip(radii, chance, strict=True)]
+    falling = [Gap(r, 0.5 - r, r / 3) for r in radii]  # the theorem holds all the same
+    broken = [Gap(r, r / 2, 2 * r) for r in radii]
+    unknown = [*rising, Gap(0.1, float("nan"), 0.0)]
+    sets = (rising, somewhat, falling, broken, unknown, rising[:2])
+    verdicts = [ccp_geometry_claims.proposition_claim({"random": each}).verdict for each in sets]
+    assert verdicts == ["reproduced", "partly", "not reproduced", "not reproduced", "not tested", "not tested"]
 
 
-def test_verdict_on_unseen_classes() -> None:
-    def said(after: Measured) -> str:
-        test = {ONE: [0.2], ALTERNATING: [0.3]}
-        return ccp_geometry_claims.unseen_claim(
-            {ONE: [_measured(0.2)] * 2, ALTERNATING: [after] * 2}, test, "birds"
-        ).verdict
-
-    assert said(_measured(0.3, own=0.05, distance=1.1)) == "reproduced"
-    assert said(_measured(0.3, own=0.15, distance=1.1)) == "partly"
-    assert said(_measured(0.1, own=0.15, distance=0.9)) == "not reproduced"
+@pytest.mark.parametrize(
+    ("figure", "own", "distance", "verdict"),
+    [
+        (0.3, 0.05, 1.1, "reproduced"),
+        (0.3, 0.15, 1.1, "partly"),
+        (0.1, 0.15, 0.9, "not reproduced"),
+        (0.2 + 1e-9, 0.1 - 1e-9, 1 + 1e-9, "not reproduced"),
+        (0.05, 0.2, 1 + 1e-6, "not reproduced"),
+        (0.19, 0.05, 1.1, "not reproduced"),  # MAP@R falls
+        (0.3, np.nan, 1.1, "not tested"),
+    ],
+)
+def test_verdict_on_unseen_classes(figure: float, own: float, distance: float, verdict: str) -> None:
+    after = [_measured(figure, own=own, distance=distance)] * 2
+    test = {ONE: [0.2], ALTERNATING: [0.3]}
+    told = ccp_geometry_claims.unseen_claim({ONE: [_measured(0.2)] * 2, ALTERNATING: after}, test, "birds")
+    assert told.verdict == verdict
 
 
 def test_diversity_needs_a_second_problem(courses: dict[str, list[Course]]) -> None:
@@ -317,11 +378,12 @@ def test_diversity_needs_a_second_problem(courses: dict[str, list[Course]]) -> N
     course = courses[ALTERNATING][0]
     wide = [each._replace(converged=each.converged * 100) for each in course.snapshots]
     thin = [each._replace(converged=each.converged * 0) for each in course.snapshots]
-    for snapshots, verdict in ((wide, "reproduced"), (thin, "not reproduced")):
-        told = ccp_geometry_claims.diversity_claim(
-            {ONE: courses[ONE], ALTERNATING: [course._replace(snapshots=snapshots)]}, PARTS
-        )
-        assert told.verdict == verdict
+    for snapshots, of_one, of_two in ((wide, "partly", "reproduced"), (thin, "not tested", "not reproduced")):
+        for seeds, verdict in ((1, of_one), (2, of_two)):
+            runs = {ONE: courses[ONE] * seeds, ALTERNATING: [course._replace(snapshots=snapshots)] * seeds}
+            told = ccp_geometry_claims.diversity_claim(runs, PARTS)
+            assert told.verdict == verdict
+            assert ("one seed" in told.here) == (seeds == 1)
 
 
 def test_a_first_problem_that_ends_early_is_told(courses: dict[str, list[Course]]) -> None:

@@ -153,10 +153,10 @@ def _runs(*angles: float) -> list[Arrangement]:
     return [Arrangement(angle, angle, 1.0, 50.0, 12) for angle in angles]
 
 
-def _found(energy: float, farthest: float) -> centres.Found:
+def _found(energy: float, farthest: float, seeds: int = 2) -> centres.Found:
     names = centres_sphere.regularisers(12, (4.0,), 8.0)
     far = ("knob 4", "farthest", "the N farthest pairs")
-    return {12: {name: _runs(farthest if name in far else energy) for name in names}}
+    return {12: {name: _runs(*seeds * [farthest if name in far else energy]) for name in names}}
 
 
 @pytest.mark.parametrize(
@@ -165,12 +165,34 @@ def _found(energy: float, farthest: float) -> centres.Found:
 )
 def test_verdict_on_energies(reached: float, crowded: float, verdict: str) -> None:
     rest = {name: [1.0, crowded] for name in centres_sphere.ENERGIES}
-    assert centres.energies_claim(_found(reached, 0), rest, _settings()).verdict == verdict
+    found, still = _found(reached, 0), {12: 0.1, 32: 0.1}
+    assert centres.energies_claim(found, rest, _settings(steps=400), still).verdict == verdict
+    short = centres.energies_claim(found, rest, _settings(), still)  # four steps
+    assert short.verdict == "not tested"
+    assert short.here.endswith("; 4 steps are too few to be stuck")
+    growing = centres.energies_claim(found, rest, _settings(steps=400), {12: 0.1, 32: 2.0})
+    assert growing.verdict == (verdict if verdict == "not reproduced" else "not tested")
+    unknown = {**rest, "E_1": [np.nan, 37.0]}
+    assert centres.energies_claim(found, unknown, _settings(steps=400), still).verdict == "not tested"
 
 
-@pytest.mark.parametrize(("farthest", "verdict"), [(64.0, "reproduced"), (40.0, "partly"), (3.0, "not reproduced")])
+def test_late_growth_by_hand() -> None:
+    angles = np.array([[0.0, 1, 2, 3, 4, 5, 6, 7, 10], [0, 1, 2, 3, 4, 5, 6, 7, 8]])
+    assert centres.late_growth(angles) == pytest.approx(3)
+    assert [centres.is_too_short(steps, 0.1) for steps in (4, 94, 95, 400)] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("farthest", "verdict"),
+    [(64.0, "reproduced"), (40.0, "partly"), (9.0 + 1e-6, "not reproduced"), (3.0, "not reproduced")],
+)
 def test_verdict_on_pushing_the_farthest(farthest: float, verdict: str) -> None:
-    assert centres.farthest_claim(_found(63.0, farthest), {12: _runs(9.0)}).verdict == verdict
+    def said(seeds: int, **changes: object) -> str:
+        start = {12: _runs(*seeds * [9.0])}
+        return centres.farthest_claim(_found(63.0, farthest, seeds), start, _settings(**changes)).verdict
+
+    assert said(2, steps=400) == verdict
+    assert said(1, steps=400) == said(2) == "not tested"
 
 
 def test_verdict_on_equalities() -> None:
@@ -183,7 +205,9 @@ def test_verdict_on_equalities() -> None:
 def test_verdict_on_r1_and_sizes() -> None:
     assert centres.crowding_claim(0.6, _found(63, 1)).verdict == "reproduced"
     assert centres.crowding_claim(0.1, _found(63, 1)).verdict == "not reproduced"
-    chosen = _settings(sizes=[64, 128, 256])
+    assert centres.crowding_claim(np.nan, _found(63, 1)).verdict == "not tested"
+    chosen = _settings(sizes=[64, 128, 256], size_steps=150)
+    assert centres.sizes_claim({"E_1": [80.0, 90.0, 90.5]}, _settings(sizes=[64, 128, 256])).verdict == "not tested"
     assert centres.sizes_claim({"E_1": [80.0, 90.0, 90.5]}, chosen).verdict == "partly"
     assert centres.sizes_claim({"E_1": [80.0, 85.0, 90.5]}, chosen).verdict == "not reproduced"
     assert centres.sizes_claim({"E_1": [80.0]}, _settings(sizes=[64])).verdict == "not tested"
@@ -205,6 +229,7 @@ def test_as_it_is_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert b"</svg>" in (out / f"{name}.svg").read_bytes()
     numbers = json.loads((out / "numbers.json").read_text())
     assert len(numbers["claims"]) == 6
+    assert [claim["verdict"] for claim in numbers["claims"][:2]] == ["not tested"] * 2  # four steps
     assert numbers["claims"][2]["verdict"] == "partly"  # an identity: no steps needed
     assert len(numbers["arrangements"]["12"]["E_1"]) == 1
     assert "Tammes" in capsys.readouterr().out

@@ -28,8 +28,19 @@ def test_the_whole_story_in_miniature(tmp_path: Path, capsys: pytest.CaptureFixt
     assert rows["average pooling"]["weight_on_letter"] == pytest.approx(0.25)
     assert all(0 <= row["MAP@R"] <= 1 for row in rows.values())
     page = (tmp_path / "index.html").read_text()
-    assert len(re.findall(r"<img src=\"data:image/", page)) == 5
+    assert len(page) < 3e6
+    assert len(re.findall(r"<img src=\"data:image/", page)) == 3 + len(CONTESTANTS)
+    assert all(f"nearest neighbours under {contestant.name}" in page for contestant in CONTESTANTS)
+    for said in ("8 prototypes", "learnt", "10 times the rate", "median length of 0.7", "test classes in view"):
+        assert said in page
+    assert "also the quarter that is held out" in page
     assert "http" not in re.sub(r"data:image/[^\"]+", "", page).replace("http-equiv", "")
+
+
+@pytest.mark.parametrize(("gsp", "said"), [(0.16, "is worth 12.5 points"), (0.03, "costs 0.5 points")])
+def test_a_loss_is_not_called_a_gain(gsp: float, said: str) -> None:
+    figures = {"rows": [{"name": "GSP", "MAP@R": gsp}, {"name": "average pooling", "MAP@R": 0.035}], "table": ""}
+    assert f"Leaving the background out, as GSP does, {said} of MAP@R here." in demo.in_words(figures, Path("demo"))
 
 
 def test_the_rate_is_chosen_on_held_out_classes_and_never_on_the_test() -> None:

@@ -12,8 +12,8 @@ from lookalike.app import main
 from lookalike.pooling.gsp import GeneralizedSumPool
 from lookalike.protocols.plan import known_poolings, parse_methods
 from lookalike.protocols.protocol import load_protocol
-from lookalike.studies import effects, effects_iterated
 from lookalike.studies import effects_claims as claims
+from lookalike.studies import effects_iterated, effects_runs
 from lookalike.studies.effects_axis import Point, axes, load_axis, rows_of
 from lookalike.studies.effects_measured import Measured
 
@@ -95,7 +95,9 @@ def test_rest_is_what_neither_point_nor_seed_explains() -> None:
     m = Measured(axis, points, np.array([[1.0, 2.0, 6.0], [2.0, 4.0, 6.0]]))
     # differences 1, 2, 0: their variance is 1, which is 2 rest^2
     assert m.rest == pytest.approx(0.5**0.5)
-    assert m.margin == pytest.approx(2 * (1 / 3) ** 0.5)  # twice the standard error of the mean difference
+    assert m.margin == pytest.approx(2.92 * (1 / 3) ** 0.5, rel=1e-3)  # Student's t of two, times the standard error
+    assert m.margin_of(4) == pytest.approx(m.margin / 2)
+    assert Measured(axis, points, m.figures / 1000).margin_of(4) == pytest.approx(0.1)  # the least is no less
     additive = Measured(axis, points, np.array([[1.0, 2.0, 6.0], [2.0, 3.0, 7.0]]))
     assert additive.rest == pytest.approx(0)
     assert np.isnan(Measured(axis, points, np.array([[1.0], [2.0]])).margin)
@@ -215,15 +217,78 @@ def test_factorial_on_the_published_figures() -> None:
 
 
 def test_nothing_is_best_where_all_are_alike() -> None:
-    assert verdicts("sharpness-prototypes", lambda _: 20.0) == ["partly", "not reproduced"] * 2
+    assert verdicts("sharpness-prototypes", lambda _: 20.0) == ["not reproduced", "not reproduced"] * 2
+
+
+def _by_prototypes(worse: float) -> Callable[[Point], float]:
+    return lambda p: 20 - worse * (p.values[claims.M] == 64)
+
+
+def _four(gsp: float, zero: float, both: float) -> Callable[[Point], float]:
+    return lambda p: 20 + {"C2": 0.0, "C2 + GSP": gsp, "C2 + zero-shot": zero}.get(p.series, both)
+
+
+@pytest.mark.parametrize(
+    ("axis", "levels", "expected"),
+    [
+        ("keep", lambda p: 23.0 if p.values.get(claims.KEEP) == 1 else 20.0, ["not reproduced"]),
+        ("prototypes", lambda p: 17.0 if p.values else 20.0, ["not reproduced"] * 2),
+        ("prototypes", lambda p: 20.0 - p.values[claims.M] / 200 if p.values else 15.0, ["partly"] * 2),
+        ("zero-shot", _four(-2, -2, -1), ["not reproduced"]),
+        ("zero-shot", _four(1, -1, 0.5), ["partly"]),
+        ("zero-shot", _four(1, 1, 1), ["partly"]),
+        ("zero-shot", _four(0, 0, 0), ["not reproduced"]),
+        ("sharpness-prototypes", _by_prototypes(1.0), ["not reproduced"] * 4),
+        ("embedding-size", lambda _: 60.0, ["reproduced", "not reproduced", "not reproduced"]),
+    ],
+)
+def test_what_was_judged_too_kindly(axis: str, levels: Callable[[Point], float], expected: list[str]) -> None:
+    assert verdicts(axis, levels) == expected
+
+
+def test_the_text_tells_what_is_contradicted_and_the_number_that_was_used() -> None:
+    (told,) = claims.zero_shot(measured("zero-shot", _four(1, -1, 0.5)))
+    assert told.here.endswith("; contradicted: zero-shot improves, both are best")
+    m = measured("sharpness-prototypes", lambda _: 20.0, noise=1.0)
+    first, second, *_ = claims.sharpness_prototypes(m)
+    assert f"a difference counts from {m.margin_of(6):.2f} on" in first.here  # six sharpnesses
+    assert f"a difference counts from {m.margin_of(4):.2f} on" in second.here
+    m = measured("lambda-proxies", lambda _: 20.0, noise=1.0)
+    first, second = claims.lambda_proxies(m)
+    assert f"a difference counts from {m.margin_of(5):.2f} on" in first.here
+    assert f"a difference counts from {m.margin_of(7):.2f} on" in second.here
+
+
+def test_alike_needs_that_a_difference_could_be_seen() -> None:
+    for noise, expected in ((0.1, "reproduced"), (2.0, "not tested")):
+        m = measured("iterations", lambda _: 20.0, noise=noise)
+        told = claims.iterations(m)
+        assert {claim.verdict for claim in told} == {expected}
+    assert told[0].here.endswith("; too coarse for similar performance, where 0.5 would matter")
+
+
+def test_a_missing_alternative_tests_nothing() -> None:
+    m = measured("poolings", lambda p: {"GSP": 21.5, "average (GAP)": 20.5}.get(p.series, 20.0))
+    figures = m.figures.copy()
+    figures[[p.series for p in m.points].index("DeLF")] = np.nan
+    told = claims.poolings(Measured(m.axis, m.points, figures))
+    assert [claim.verdict for claim in told] == ["not tested", "not tested"]
+    assert "DeLF is missing" in told[0].here
 
 
 def test_more_steps() -> None:
     last = dict.fromkeys(("C2", "C2 + CCP", "MS", "MS + CCP", "Triplet", "Triplet + CCP"), 1000.0)
-    steps = {"C2": 100.0, "C2 + CCP": 120.0, "MS": 100.0, "MS + CCP": 90.0, "Triplet": 100.0, "Triplet + CCP": 950.0}
+    steps = {
+        **{"C2": [100, 110], "C2 + CCP": [120, 134], "MS": [100, 100], "MS + CCP": [90, 91]},
+        **{"Triplet": [100, 100], "Triplet + CCP": [950, 960]},
+    }
     told = claims.more_steps(steps, last)
     assert [claim.verdict for claim in told] == ["reproduced", "not reproduced", "not tested"]
     assert "+11% in sop, +11% in inshop" in told[0].paper  # 62K to 69K, 114K to 127K
+    for ccp, expected in (([160, 162], "partly"), ([115, 200], "not reproduced"), ([np.nan, 120], "not tested")):
+        assert claims.more_steps({**steps, "C2": [100, 100], "C2 + CCP": ccp}, last)[0].verdict == expected
+    for alone in ({"C2": [100], "C2 + CCP": [120]}, {"C2": 100.0, "C2 + CCP": 120.0}):  # of one seed, of who knows
+        assert claims.more_steps({**steps, **alone}, last)[0].verdict == "not tested"
 
 
 @pytest.mark.parametrize("gradient", ["closed-form", "autograd"])
@@ -301,5 +366,5 @@ def test_bad_input_is_one_line_and_writes_nothing(
 
 
 def test_letters_are_those_of_the_drawn_classes() -> None:
-    assert effects._pairs("glyphs(test_classes=100, size = 32)") == [("test_classes", "100"), ("size", "32")]
-    assert effects._pairs("glyphs") == []
+    assert effects_runs.pairs("glyphs(test_classes=100, size = 32)") == [("test_classes", "100"), ("size", "32")]
+    assert effects_runs.pairs("glyphs") == []

@@ -77,11 +77,20 @@ def test_average_pooling_is_chance_and_the_whole_weight_on_the_cell_is_all() -> 
         ([0.5, 0.6], [0.45, 0.55], True),  # seed by seed
         ([0.2, 0.3], [0.5, 0.6], False),
         ([0.505, 0.605], [0.5, 0.6], False),  # agreed upon, but next to nothing
+        ([0.5, 0.6], 0.4, False),  # as two seeds may agree by chance
         ([0.9], 0.1, None),
+        ([0.9, np.nan], 0.1, None),
     ],
 )
 def test_above(one: list[float], other: list[float] | float, expected: bool | None) -> None:
-    assert study.above(one, other) is expected
+    assert study.above("", one, other).holds is expected
+
+
+def test_near_needs_seeds_that_agree() -> None:
+    assert study.near("", [0.40, 0.41], 0.39).holds
+    assert study.near("", [0.50, 0.51], 0.39).holds is False
+    assert study.near("", [0.30, 0.48], 0.39).holds is None
+    assert study.near("", [0.39], 0.39).holds is None
 
 
 def claims_of(shares: dict[str, float]) -> list[str]:
@@ -98,6 +107,11 @@ def test_verdicts_both_ways() -> None:
     assert claims_of(first_try) == [yes, yes, yes, no, yes, no, yes]
     flat = {"average pooling": 0.5, "CroW": 0.6, "DeLF": 0.6, "GSP": 0.2, learnt: 0.15, "attention": 0.1}
     assert claims_of(flat) == [no, no, no, yes, no, yes, no]
+    still = {**dict.fromkeys(first_try, 0.25), "GSP": 0.25}  # average pooling is at chance by construction
+    assert claims_of(still)[-1] == no
+    assert set(claims_of({**first_try, **dict.fromkeys(("GSP", learnt, "CroW", "attention"), np.nan)})) == {
+        "not tested"
+    }
 
 
 def test_miniature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,7 +144,9 @@ def test_class_hulls_are_by_class() -> None:
     ("gains", "verdict"),
     [
         ([70.0, 65.0], "reproduced"),
-        ([50.0], "reproduced"),
+        ([60.0], "not tested"),
+        ([200.0, -80.0], "not reproduced"),
+        ([60.0, np.nan], "not tested"),
         ([12.0, 9.0, 10.0], "partly"),
         ([49.0, 51.0, 20.0], "partly"),
         ([30.0, -25.0, 12.0], "not reproduced"),  # nobody knows
@@ -158,9 +160,19 @@ def test_verdict_on_gain(gains: list[float], verdict: str) -> None:
 
 @pytest.mark.parametrize(
     ("gap", "gsp", "verdict"),
-    [(0.1, 0.0, "reproduced"), (0.1, 0.04, "partly"), (0.03, 0.0, "partly"), (0.1, 0.08, "not reproduced")],
+    [
+        ([0.1, 0.101], [0.0, 0.0], "reproduced"),
+        ([0.1, 0.1], [0.04, 0.04], "partly"),
+        ([0.03, 0.03], [0.0, 0.0], "partly"),
+        ([0.1, 0.1], [0.08, 0.08], "not reproduced"),
+        ([0.2, 0.02], [0.0, 0.0], "not reproduced"),  # nobody knows
+        ([1e-9, 1e-9], [0.0, 0.0], "not reproduced"),
+        ([0.0, 0.0], [0.1, 0.1], "not reproduced"),
+        ([0.1], [0.0], "not tested"),
+        ([0.1, np.nan], [0.0, 0.0], "not tested"),
+    ],
 )
-def test_verdict_on_hulls(gap: float, gsp: float, verdict: str) -> None:
+def test_verdict_on_hulls(gap: list[float], gsp: list[float], verdict: str) -> None:
     assert verdict_on_hulls(gap, gsp) == verdict
 
 

@@ -68,7 +68,10 @@ def test_equal_histograms_say_nothing() -> None:
         ([35.0, 40.0], [31.0, 33.0], "reproduced"),
         ([35.0, 40.0], [20.0, 22.0], "partly"),
         ([80.0, -10.0], [80.0, -10.0], "not reproduced"),  # within two standard errors
-        ([50.0], [50.0], "partly"),  # one seed
+        ([50.0], [50.0], "not tested"),  # one seed
+        ([50.0, np.nan], [50.0, 50.0], "not tested"),
+        ([8.0, 14.0], [8.0, 14.0], "not reproduced"),  # two standard errors, of two seeds
+        ([6.0, 6.5], [-20.0, -21.0], "partly"),
         ([3.0, 4.0], [4.0, 4.5], "not reproduced"),
         ([-20.0, -21.0], [-1.0, 1.0], "not reproduced"),
         ([3.0, 4.0], [6.0, 6.5], "partly"),

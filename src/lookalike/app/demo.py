@@ -1,7 +1,6 @@
 """``lookalike demo``"""
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +25,6 @@ def run(argv: list[str]) -> int:
     from lookalike.studies import demo
 
     quick = "--quick" in flags
-    if not quick:
-        print("Drawing letters, and then twenty short trainings: five to six minutes on two cores.", file=sys.stderr)
     figures = demo.run(options.out, demo.QUICK if quick else None, options.workers)
     if "--json" in flags:
         print(json.dumps(figures))

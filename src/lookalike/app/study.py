@@ -10,7 +10,7 @@ from typing import Any
 
 from lookalike.app.loading import ending_at_once
 from lookalike.app.parsing import JSON, UsageError, parse
-from lookalike.files import require_writable
+from lookalike.files import require_own_folder
 from lookalike.training.settings import setting
 
 DESCRIPTION = """Run one study of the papers: its figures (PNG and SVG), the numbers behind them (CSV and JSON) and a
@@ -56,7 +56,7 @@ def run(argv: list[str]) -> int:
 
         from lookalike.protocols.choices import parse_settings, split_outside
         from lookalike.studies import find
-        from lookalike.studies.outcome import in_words, leave
+        from lookalike.studies.outcome import MINIATURE, TRACES, as_json, in_words, leave, not_full, reduced_in_words
         from lookalike.studies.study import bench
         from lookalike.training.display import Display
         from lookalike.training.stopping import StopRequest
@@ -72,14 +72,17 @@ def run(argv: list[str]) -> int:
     if options.data is not None and not study.data:
         raise UsageError(f"the study {study.name} takes no data, got --data {options.data}")
     out = options.out or Path("studies") / study.name
-    require_writable(out)
+    require_own_folder(out, "study", TRACES)
     started = time.monotonic()
     with StopRequest().listening() as stop:
-        display = Display(stop)
+        opening = [*([MINIATURE] if scale == "miniature" else []), *reduced_in_words(study, settings)]
+        display = Display(stop, opening=opening)
         found = study.find(settings, bench(study, settings, out, display, options.data))
+        display.open()
     how = {
         "command": shlex.join(["lookalike", "study", *argv]),
         "scale": scale,
+        "miniature": scale == "miniature",
         "data": options.data or "none",
         "seconds": round(time.monotonic() - started, 1),
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
@@ -87,9 +90,9 @@ def run(argv: list[str]) -> int:
     written = leave(study, settings, found, out, how)
     if "--json" in flags:
         report = {"claims": [asdict(claim) for claim in found.claims], "files": [str(path) for path in written]}
-        print(json.dumps({"study": study.name, **how, **report}))
+        print(as_json({"study": study.name, **how, **not_full(study, settings, found), **report}))
     else:
-        print(in_words(study, settings, found, out))
+        print(in_words(study, settings, found, out, how))
     return 0
 
 
@@ -102,7 +105,7 @@ def _list(as_json: bool) -> int:
         return 0
     width = max(len(study.name) for study in studies)
     for study in studies:
-        needs = f" [--data: {study.data}{'' if study.needs_data else ', if you like'}]" if study.data else ""
+        needs = f" [--data{'' if study.needs_data else ', optional'}: {study.data}]" if study.data else ""
         print(f"{study.name:<{width}}  {study.title}{needs}")
     return 0
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 COLUMNS = 4
 TILT = 35.0  # degrees between the first centre and the eye, so that no pole lies on the rim
 NEIGHBOURS = 1.02  # times the smallest distance: pairs that are joined by a line
+AT_START = "at the start"
 STYLES = {
-    "at the start": Style("#8a8a8a", "x", line=":"),
+    AT_START: Style("#8a8a8a", "x", line=":"),
     sphere.NEAREST: Style("#0072B2", "o", line="-"),
     "E_2": Style("#56B4E9", "^", line="-."),
     "E_1": Style("#009E73", "s", line="--"),
@@ -147,7 +148,10 @@ def draw_sizes(angles: dict[str, list[float]], settings: Centres) -> Figure:
         drawn, (panel,) = figure(8, 4.6)
         for name, each in angles.items():
             style = STYLES[name]
-            panel.plot(settings.sizes, each, color=style.colour, linestyle=style.line, marker=style.marker, label=name)
+            shape: Any = {"color": style.colour, "linestyle": style.line, "marker": style.marker}
+            if name == AT_START:  # a broad band with large crosses, as others may never leave it
+                shape |= {"linestyle": "-", "linewidth": 6, "alpha": 0.45, "markersize": 11, "markeredgewidth": 2}
+            panel.plot(settings.sizes, each, label=name, **shape)
         panel.axhline(sphere.simplex_angle(settings.classes), color=INK, linewidth=0.8)
         most = f"the most there can be, {sphere.simplex_angle(settings.classes):.2f}°"
         panel.text(settings.sizes[0], sphere.simplex_angle(settings.classes), most, va="bottom", fontsize=9)

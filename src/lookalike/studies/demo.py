@@ -6,6 +6,7 @@ letters and symbols that nobody has seen, prints a table, and leaves one page to
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lookalike.files import require_writable, write_text
+from lookalike.files import require_own_folder, write_text
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.studies.demo_page import Story, make_page
 from lookalike.studies.glyph_race import (
@@ -46,6 +47,7 @@ QUICK = Budget(  # shows that everything runs; the figures mean nothing
     pictures=8,
 )
 DRAWN_AT_ONCE = 200
+FIGURES = "figures.json"
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ class Result:
 def run(out: Path, budget: Budget | None = None, workers: int | None = None) -> dict[str, Any]:
     """Leave ``index.html`` and ``figures.json`` in ``out``; returns what the latter holds."""
     budget = budget or Budget()
-    require_writable(out)
+    require_own_folder(out, "demo", [FIGURES])
+    if budget == Budget():
+        print("Drawing letters, and then twenty short trainings: five to six minutes on two cores.", file=sys.stderr)
     started = time.monotonic()
     workers = workers or max(1, min(os.cpu_count() or 1, 8))
     runs = [(contestant, rate, seed) for contestant in CONTESTANTS for rate in budget.rates for seed in budget.seeds]
@@ -112,8 +116,8 @@ def run(out: Path, budget: Budget | None = None, workers: int | None = None) -> 
     shown = table(results, budget)
     figures["table"] = shown.text()
     story = Story(results, outcomes, shots["test"], budget, seconds, shown)
+    write_text(out / FIGURES, json.dumps(figures, indent=2) + "\n")
     write_text(out / "index.html", make_page(story))
-    write_text(out / "figures.json", json.dumps(figures, indent=2) + "\n")
     return figures
 
 
@@ -125,7 +129,8 @@ def in_words(figures: dict[str, Any], out: Path, quick: bool = False) -> str:
     if quick:
         lines.append("--quick: this shows that everything runs; the figures mean nothing.")
     else:
-        lines.append(f"Leaving the background out is worth {gain:.1f} points of MAP@R here.")
+        worth = f"{'is worth' if gain > 0 else 'costs'} {abs(gain):.1f} points"
+        lines.append(f"Leaving the background out, as GSP does, {worth} of MAP@R here.")
     lines += [
         f"To look at what they look at: {out / 'index.html'}",
         "Next, with your own pictures: lookalike train my_pictures/ --out runs/mine",

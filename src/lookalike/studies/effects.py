@@ -16,29 +16,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookalike import data
 from lookalike.checks import check_count
 from lookalike.data.pictures import Pictures
 from lookalike.protocols.cells import Cell, result_of
-from lookalike.protocols.choices import Choice, parse_settings, split_outside
-from lookalike.protocols.division import fingerprint_of, with_test_classes
-from lookalike.protocols.plan import load_sources, with_seeds
+from lookalike.protocols.choices import parse_settings, split_outside
+from lookalike.protocols.plan import load_sources
 from lookalike.protocols.protocol import load_protocol
 from lookalike.protocols.workers import work
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.studies import effects_iterated as iterated
 from lookalike.studies import effects_plots as plots
-from lookalike.studies.effects_axis import Axis, Rows, Which, axes, load_axis, rows_of
+from lookalike.studies.effects_axis import Axis, Rows, axes, load_axis
 from lookalike.studies.effects_claims import RULES, more_steps
 from lookalike.studies.effects_measured import Measured, verdict
+from lookalike.studies.effects_runs import DRAWN, check_overrides, differences, rows_for, single_letters
+from lookalike.studies.outcome import behind_in_words
 from lookalike.studies.study import Bench, Claim, Findings, Study, value
 from lookalike.training.run_folder import RunFolder
-from lookalike.training.settings import Settings
+from lookalike.training.stopping import RunFailed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DRAWN = "glyphs"
 STEP_SIZE = (32, 49, 64, 128)  # bags, features, prototypes and dim of the timed step: a batch of CUB
 ROUNDS = (1, 2, 5, 10, 25, 50, 100, 200)
 REPEATS = {"all": 30, "some": 10, "ends": 1}
@@ -62,14 +61,20 @@ class Effects:
     set: str = value("other settings of lookalike train, as 'size=128; lr=0.001'")
 
     def __post_init__(self) -> None:
+        if not self.axis:
+            raise ValueError(f"axis must name at least one, got none; there are: {', '.join(axes())}")
         for name in self.named:
             load_axis(name)
+        if self.protocol != "axis":
+            load_protocol(self.protocol)
         if self.points not in ("all", "some", "ends"):
             raise ValueError(f"points must be all, some or ends, got {self.points!r}")
         for name in ("seeds", "steps", "evaluate_every", "letter_steps"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
-        parse_settings(split_outside(self.set, ";"))
+        check_overrides(parse_settings(split_outside(self.set, ";")))
+        if self.letters and not (Path(self.letters) / "model.json").is_file():
+            raise ValueError(f"letters must be a run of lookalike train, got {self.letters}")
         if not self.drawn.startswith(DRAWN):
             raise ValueError(
                 f"drawn must be glyphs or glyphs(...), got {self.drawn!r}; for other pictures there is --data"
@@ -85,38 +90,61 @@ def find(settings: Effects, bench: Bench) -> Findings:
     source = bench.data or settings.drawn
     is_drawn = source.startswith(DRAWN)
     pictures = load_sources([source], check=not is_drawn, progress=True)
-    letters = _letters(settings, bench, source) if is_drawn else ""
+    made = STUDY.described()["of_drawn"]
+    weights, letters = settings.letters if is_drawn else "", None
+    if is_drawn and not weights:
+        letters = single_letters(source, made["set"], settings.letter_steps)
+        weights = str(letters[0].folder(bench.out / "benchmark") / "run")
     if is_drawn:
         found.notes.append(
             f"The pictures are drawn ({source}), not the papers'; the network began with single letters."
         )
     with iterated.known():
-        for name in settings.named:
-            _along(load_axis(name), settings, bench, pictures, letters, found)
+        along = {name: load_axis(name) for name in settings.named}
+        rows = {name: rows_for(axis, settings, pictures, weights, made) for name, axis in along.items()}
+        which: Any = settings.points
+        found.behind = differences(along, rows, pictures, which)
+        for line in behind_in_words(found):
+            bench.display.say(line)
+        if letters is not None:
+            _learn(*letters, bench)
+        for name, axis in along.items():
+            _along(axis, settings, bench, pictures, rows[name], found)
+    if not found.numbers["axes"]:
+        raise RunFailed(f"every model failed: {found.notes[-1]}")
     return found
 
 
+def _learn(cell: Cell, pictures: Pictures, bench: Bench) -> None:
+    """The single letters, if they were not learnt before; a cell of the benchmark like any other."""
+    bench.display.say(f"letters: {cell.settings.steps} steps on {cell.data}, once")
+    out, say = bench.out / "benchmark", bench.display.say
+    end = work([cell], out, lambda _: pictures, keep_vectors=False, retry_failed=True, say=say)
+    if end.failed:
+        raise RunFailed(f"the letters could not be learnt: {end.failed[0][1]}")
+
+
 def _along(
-    axis: Axis, settings: Effects, bench: Bench, pictures: dict[str, Pictures], letters: str, found: Findings
+    axis: Axis, settings: Effects, bench: Bench, pictures: dict[str, Pictures], rows: Rows, found: Findings
 ) -> None:
     """One axis: its models, its figure, its claims."""
     which: Any = settings.points
-    points, rows = axis.points(which), _rows(axis, settings, pictures, letters, which)
+    points, plan = axis.points(which), rows.planned(axis)
     cells = [cell for own in rows.cells.values() for cell in own]
     bench.display.say(f"{axis.title}: {len(points)} points, {len(cells)} models")
     for what, reason in rows.impossible:
         found.notes.append(f"{axis.name}: left out: {what}: {reason}")
-    if rows.plan is None or not cells:
-        raise ValueError(f"nothing is left of the axis {axis.name}: {rows.impossible[0][1]}")
 
     def say(text: str) -> None:
         bench.display.say(text)
         bench.display.stop.check()
 
     out = bench.out / "benchmark"
-    end = work(cells, out, rows.plan.pictures_of, keep_vectors=False, say=say)
+    end = work(cells, out, plan.pictures_of, keep_vectors=False, say=say)
     for cell, reason in end.failed:
         found.notes.append(f"{axis.name}: failed: {cell.title}, {cell.place}: {reason}")
+    if len(end.failed) == len(cells):
+        return
     results = {number: [result_of(cell.folder(out)) for cell in own] for number, own in rows.cells.items()}
     moved = [bool(one["best_step"]) for own in results.values() for one in own if one is not None]
     data_set = next(iter(pictures.values())).name
@@ -124,18 +152,13 @@ def _along(
     measured = Measured(axis, points, _figures(axis, results, len(points)), data_set, learnt)
     claims = RULES[axis.name](measured)
     drawn, more, numbers = _drawn(measured, settings, bench, rows, results)
-    kept = rows.plan.protocol
-    blocks = measured.figures.shape[1]
-    caption = (
-        f"{axis.title}: {axis.metric} by {data_set}, protocol {kept.name}; mean and standard deviation of {blocks}"
-    )
-    found.figures[axis.name] = (drawn, f"{caption} {'models' if blocks > 1 else 'model'} each. Source: {axis.source}.")
+    kept = plan.protocol
+    caption = f"{axis.title}: {axis.metric} by {data_set}, protocol {kept.name}; {plots.error_bars(measured)}."
+    found.figures[axis.name] = (drawn, f"{caption} Source: {axis.source}.")
     found.tables[axis.name] = _table(measured, results)
     found.claims += [*claims, *more]
     if unsaid := [each.name for each in axis.series if "zero-shot" in each.methods and "zero-shot" not in each.name]:
         found.notes.append(f"{axis.name}: with the zero-shot loss, as in the papers' tables: {', '.join(unsaid)}.")
-    if axis.quick and which != "all":
-        found.notes.append(f"{axis.name}: for the few steps, {', '.join(f'{k}={v}' for k, v in axis.quick.items())}.")
     found.numbers["axes"][axis.name] = {
         "source": axis.source,
         "protocol": kept.name,
@@ -146,67 +169,6 @@ def _along(
         ],
         **numbers,
     }
-
-
-def _rows(axis: Axis, settings: Effects, pictures: dict[str, Pictures], letters: str, which: Which) -> Rows:
-    protocol = with_seeds(
-        load_protocol(axis.protocol if settings.protocol == "axis" else settings.protocol), settings.seeds
-    )
-    overrides: dict[str, Any] = {}
-    of_pooling: dict[str, Any] = {}
-    if letters:
-        drawn = STUDY.described()["of_drawn"]
-        side = next(iter(pictures.values())).image(0).size[0]
-        overrides |= {**drawn["set"], **axis.drawn, "size": side, "weights": letters}
-        of_pooling = drawn["pooling"]
-    overrides |= {} if which == "all" else axis.quick
-    overrides |= {} if settings.steps is None else {"steps": settings.steps}
-    if settings.evaluate_every is not None:
-        overrides["evaluate_every"] = min(
-            settings.evaluate_every, overrides.get("evaluate_every", settings.evaluate_every)
-        )
-    overrides |= parse_settings(split_outside(settings.set, ";"))
-    if "dim" in overrides and which == "ends":
-        overrides["dim"] = min(overrides["dim"], 64)
-    return rows_of(axis, axis.points(which), protocol, pictures, overrides, of_pooling)
-
-
-def _letters(settings: Effects, bench: Bench, source: str) -> str:
-    """The run that has learnt single letters of the training classes; a cell of the benchmark like any other."""
-    if settings.letters:
-        return settings.letters
-    of = dict(_pairs(source))
-    of |= {"cells": "1", "size": str(int(of.get("size", "64")) // int(of.get("cells", "2")))}
-    alone = f"{DRAWN}({', '.join(f'{name}={each}' for name, each in of.items())})"
-    pictures = with_test_classes(data.load(alone))
-    made = STUDY.described()["of_drawn"]["set"]
-    own = Settings(
-        data=alone,
-        **{name: made[name] for name in ("backbone", "freeze_backbone", "crop", "flip", "batch_size", "lr", "workers")},
-        weights="none",
-        size=int(of["size"]),
-        loss="proxy-nca++",
-        pooling="average",
-        schedule="cosine",
-        proxy_lr=10.0,
-        steps=settings.letter_steps,
-        evaluate_every=settings.letter_steps,
-        validation=0.2,
-    )
-    cell = Cell("letters", alone, Choice(own.loss), Choice("average"), (), 0, 0, own, fingerprint_of(pictures))
-    out = bench.out / "benchmark"
-    bench.display.say(f"letters: {settings.letter_steps} steps on {alone}, once")
-    end = work([cell], out, lambda _: pictures, keep_vectors=False, retry_failed=True, say=bench.display.say)
-    if end.failed:
-        raise ValueError(f"the letters could not be learnt: {end.failed[0][1]}")
-    return str(cell.folder(out) / "run")
-
-
-def _pairs(source: str) -> list[tuple[str, str]]:
-    inside = source.removeprefix(DRAWN).strip().removeprefix("(").removesuffix(")")
-    return [
-        (name.strip(), each.strip()) for name, _, each in (piece.partition("=") for piece in split_outside(inside, ","))
-    ]
 
 
 def _figures(axis: Axis, results: dict[int, list[Any]], points: int) -> Any:

@@ -102,6 +102,11 @@ class Rows:
     impossible: list[tuple[str, str]]
     plan: Plan | None = None  # any of them, for its pictures
 
+    def planned(self, axis: Axis) -> Plan:
+        if self.plan is None or not any(self.cells.values()):
+            raise ValueError(f"nothing is left of the axis {axis.name}: {self.impossible[0][1]}")
+        return self.plan
+
 
 def axes() -> list[str]:
     """All there are."""

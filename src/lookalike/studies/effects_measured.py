@@ -8,10 +8,10 @@ and the spread of the rest, over all points together, says how much two means ma
 
     rest^2 = sum_pb (x_pb - mean_p - mean_b + mean)^2 / ((P - 1)(B - 1)),     error of a difference = rest sqrt(2 / B)
 
-"Above" and "below" mean by more than two such errors and a tenth of a point, which few seeds may agree upon by chance
-and which nobody would notice; "alike" means within that of the mean of those compared. With one block
-nothing is known of chance, and nothing is tested; nor where training made less than half of the models better than they
-began.
+"Above" and "below" mean by more than t such errors and a tenth of a point, which nobody would notice; t is Student's
+quantile of (P - 1)(B - 1), as in ``rules``. Where means over k points are compared, the error is divided by sqrt(k).
+"Alike" means within that of the mean of those compared, where it is less than what would matter. With one block nothing
+is known of chance, and nothing is tested; nor where training made less than half of the models better than they began.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from lookalike.protocols.search_space import short_names
 from lookalike.studies.effects_axis import Axis, Point
-from lookalike.studies.study import Verdict
+from lookalike.studies.rules import Part, quantile
+from lookalike.studies.rules import verdict as verdict  # of the study's own claims
 
-ERRORS = 2.0  # of a difference that counts
 LEAST = 0.1  # points
 LEAST_LEARNT = 0.5
 Array = NDArray[np.float64]
@@ -51,22 +51,36 @@ class Measured:
         return np.asarray(self.figures.std(1, ddof=1)) if blocks > 1 else np.full(len(self.points), np.nan)
 
     @property
+    def whole(self) -> Array:
+        """The figures of the points of which no model is missing."""
+        return np.asarray(self.figures[~np.isnan(self.figures).any(1)])
+
+    @property
     def rest(self) -> float:
         """The standard deviation of what neither point nor block explains; NaN if nothing can be said."""
-        whole = self.figures[~np.isnan(self.figures).any(1)]
-        count, blocks = whole.shape
-        if count < 2 or blocks < 2:
+        whole, freedom = self.whole, self.freedom
+        if freedom < 1:
             return float("nan")
         rest = whole - whole.mean(1, keepdims=True) - whole.mean(0) + whole.mean()
-        return float(np.sqrt(np.square(rest).sum() / ((count - 1) * (blocks - 1))))
+        return float(np.sqrt(np.square(rest).sum() / freedom))
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom of the rest."""
+        count, blocks = self.whole.shape
+        return max(0, count - 1) * (blocks - 1)
 
     @property
     def margin(self) -> float:
-        """By which two means must differ to count; NaN where most models did not learn: then all is as it began."""
-        if self.learnt < LEAST_LEARNT:
+        """By which the means of two points must differ to count."""
+        return self.margin_of(1)
+
+    def margin_of(self, count: float) -> float:
+        """The same for means over ``count`` points; NaN where most models did not learn: then all is as it began."""
+        if self.learnt < LEAST_LEARNT or self.freedom < 1:
             return float("nan")
-        error = self.rest * float(np.sqrt(2 / self.figures.shape[1]))
-        return error if np.isnan(error) else max(LEAST, ERRORS * error)
+        error = self.rest * float(np.sqrt(2 / (self.figures.shape[1] * max(1, count))))
+        return max(LEAST, quantile(self.freedom) * error)
 
     def of(self, series: str, **values: Callable[[Any], bool]) -> Array:
         """Means of the points of a series whose values, by their short names, pass all tests."""
@@ -85,26 +99,24 @@ class Measured:
         return float(found[0]) if len(found) else float("nan")
 
 
-def verdict(parts: Sequence[bool | None]) -> Verdict:
-    """None: that part could not be tested."""
-    if not parts or any(part is None for part in parts):
-        return "not tested"
-    return "reproduced" if all(parts) else "partly" if any(parts) else "not reproduced"
+def mean_of(values: Sequence[float] | Array) -> float:
+    """NaN of nothing."""
+    return float(np.mean(values)) if len(values) else float("nan")
 
 
-def above(one: float, other: float, margin: float) -> bool | None:
-    return None if np.isnan([one, other, margin]).any() else one - other > margin
+def least_of(values: Sequence[float] | Array) -> float:
+    """NaN of nothing, and where there is one."""
+    return float(np.min(values)) if len(values) else float("nan")
 
 
-def alike(values: Array, margin: float) -> bool | None:
-    """Whether all lie within the margin of their mean."""
-    if len(values) < 2 or np.isnan([*values, margin]).any():
-        return None
-    return bool(np.abs(values - values.mean()).max() <= margin)
+def most_of(values: Sequence[float] | Array) -> float:
+    return float(np.max(values)) if len(values) else float("nan")
 
 
-def no_worse(one: float, other: float, margin: float) -> bool | None:
-    return None if np.isnan([one, other, margin]).any() else other - one <= margin
+def alike(name: str, values: Array, margin: float, matters: float) -> Part:
+    """The part which says that all lie within the margin of their mean."""
+    apart = float(np.abs(values - values.mean()).max()) if len(values) > 1 else float("nan")
+    return Part(name, apart, margin, matters)
 
 
 def by_value(m: Measured, series: str, name: str) -> dict[Any, float]:

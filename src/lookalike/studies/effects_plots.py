@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.protocols.search_space import plain, short_names
-from lookalike.report.look import COLOURS, FAINT, INK, LINES, MARKERS, Style, figure, look, style
+from lookalike.report.look import FAINT, INK, LINES, MARKERS, Style, figure, look, style
 from lookalike.studies.effects_claims import main_effects, published_effects
 from lookalike.studies.effects_iterated import EXACT, Cost
 from lookalike.studies.effects_measured import Measured, short_point
@@ -29,6 +29,13 @@ WORDS = {
     "ccp_proxies": "proxies of a class",
     "ccp_pool": "pictures of a class to choose from (pool, b)",
 }
+SHORT = {
+    "keep": "share\nkept",
+    "num_prototypes": "prototypes",
+    "sharpness": "sharpness",
+    "zero_shot": "zero-shot\nshare",
+}
+OF_METHODS = {"ccp": "#009E73", "centres": "#CC79A7"}  # what is varied along axes of average pooling, which is grey
 WIDE = 6.0  # values that span more are drawn on a logarithmic axis
 MAP = "viridis"
 
@@ -121,7 +128,7 @@ def bars(m: Measured, order: Sequence[int] | None = None) -> Figure:
 
 
 def effects(m: Measured) -> Figure:
-    """Main effects of the settings, beside those of the published table; bars of two errors."""
+    """Main effects of the settings, beside those of the published table; the bars are those of ``error_bars``."""
     names = list(dict.fromkeys(point.series for point in m.points))
     with look():
         drawn, panels = figure(1.0 + 4.6 * len(names), 4.2, 1, len(names))
@@ -129,7 +136,7 @@ def effects(m: Measured) -> Figure:
             where = m.where(name)
             ours = main_effects([short_point(m.points[i]) for i in where], m.means[where])
             theirs = published_effects({"C2": "c2", "ProxyNCA++": "proxy-nca++"}[name])
-            margin = m.margin / np.sqrt(len(where) / 2)
+            margin = m.margin_of(len(where) / 2)
             places = np.arange(len(ours))
             error = None if np.isnan(margin) else margin
             axes.bar(places - 0.2, list(ours.values()), 0.38, yerr=error, color="#0072B2", capsize=4, label="here")
@@ -143,10 +150,22 @@ def effects(m: Measured) -> Figure:
                 label="Table 5.4",
             )
             axes.axhline(0, color=INK, linewidth=0.8)
-            axes.set_xticks(places, [each.replace("_", "\n") for each in ours])
+            axes.set_xticks(places, [SHORT[each] for each in ours])
             axes.set(title=name, ylabel="effect from low to high, points of MAP@R")
         panels[0].legend()
     return drawn
+
+
+def error_bars(m: Measured) -> str:
+    """What they mean, for the caption."""
+    blocks = m.figures.shape[1]
+    if m.axis.draw == "effects":
+        if np.isnan(m.margin):
+            return "no error bars: nothing is known of chance"
+        return "error bars: by how much an effect must differ from none to count, from the spread over seeds"
+    if blocks == 1:
+        return "one model each"
+    return f"mean and standard deviation of {blocks} models each"
 
 
 def problem_steps(m: Measured, steps: Mapping[str, Sequence[int]]) -> Figure:
@@ -157,7 +176,7 @@ def problem_steps(m: Measured, steps: Mapping[str, Sequence[int]]) -> Figure:
         for place, i in enumerate(done):
             kind = (m.points[i].series.endswith("CCP")) + 2 * m.points[i].series.endswith("problem")
             error = None if np.isnan(m.stds[i]) else m.stds[i]
-            colour, hatch = (("#8a8a8a", ""), ("#009E73", "xx"), ("#F0E442", "..."))[kind]
+            colour, hatch = ((style("average").colour, ""), (OF_METHODS["ccp"], "xx"), ("#F0E442", "..."))[kind]
             left.barh(place, m.means[i], xerr=error, color=colour, hatch=hatch, edgecolor=INK, capsize=4)
         left.set_yticks(range(len(done)), [m.points[i].series for i in done])
         left.set_xlabel(_measured(m))
@@ -168,7 +187,7 @@ def problem_steps(m: Measured, steps: Mapping[str, Sequence[int]]) -> Figure:
             right.boxplot(list(some.values()), tick_labels=list(some), whis=(0, 100), medianprops={"color": INK})
             for place, counts in enumerate(some.values(), 1):
                 spread = place + np.linspace(-0.12, 0.12, len(counts))
-                right.plot(spread, counts, "o", color="#009E73", markeredgecolor=INK, alpha=0.7)
+                right.plot(spread, counts, "o", color=OF_METHODS["ccp"], markeredgecolor=INK, alpha=0.7)
             right.set_ylabel("steps of a problem")
         else:
             right.text(0.5, 0.5, "no problem ended within the steps", ha="center", transform=right.transAxes)
@@ -254,16 +273,18 @@ def _groups(m: Measured) -> dict[str, list[int]]:
 
 
 def _styles_of(m: Measured, groups: Mapping[str, list[int]]) -> dict[str, Style]:
-    """The pooling decides the colour, as everywhere; lines of the same pooling differ in marker and dashes."""
+    """The pooling decides the colour, as everywhere, and so do methods over average pooling; lines of the same colour
+    differ in marker and dashes."""
     chosen: dict[str, Style] = {}
     for label, where in groups.items():
         series = m.axis.named(m.points[where[0]].series)
         methods = series.methods.split("(")[0]
-        own = style(series.pooling if methods in ("none", "zero-shot") else f"{series.pooling} + {methods}")
-        if methods not in ("none", "zero-shot"):
-            own = replace(own, colour=COLOURS[len(chosen) % len(COLOURS)])
+        own = style(series.pooling if methods == "none" else f"{series.pooling} + {methods}")
+        own = replace(own, colour=OF_METHODS.get(methods, own.colour))
         markers = [each for each in (own.marker, *MARKERS) if each not in {one.marker for one in chosen.values()}]
         dashes = [each for each in (own.line, *LINES) if each not in {one.line for one in chosen.values()}]
+        if methods == "zero-shot":  # which dashes say
+            dashes = [own.line]
         chosen[label] = replace(own, marker=(markers or MARKERS)[0], line=(dashes or [own.line])[0])
     return chosen
 

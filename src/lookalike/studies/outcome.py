@@ -1,7 +1,9 @@
 """What a study leaves behind: figures as PNG and SVG, tables as CSV, numbers as JSON, and one page with everything."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
+from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +13,49 @@ from lookalike.files import write_text
 from lookalike.report import page
 from lookalike.report.look import as_bytes, save
 from lookalike.report.tables import Column, Line, Table, words
-from lookalike.studies.study import Findings, Study
+from lookalike.studies.study import Differences, Findings, Study
 
 PAGE, NUMBERS = "index.html", "numbers.json"
-SHOWN = 60  # letters of a value on the page
+TRACES = (NUMBERS, "parts", "benchmark")  # of which a folder has one as soon as a study has begun to fill it
+MINIATURE = "--miniature: this shows that everything runs; verdicts and figures mean nothing."
 
 
 def leave(study: Study, settings: Any, found: Findings, out: Path, run: dict[str, Any]) -> list[Path]:
-    """Write all of it into ``out``; ``run`` says how it was run: command, seconds and the like."""
-    written = [path for name, (drawn, _) in found.figures.items() for path in save(drawn, out / name)]
-    for name, table in found.tables.items():
-        write_text(out / f"{name}.csv", table.csv())
-        written.append(out / f"{name}.csv")
+    """Write all of it into ``out``; ``run`` says how it was run: command, scale, seconds and the like."""
     numbers = {
         "study": study.name,
         "settings": asdict(settings),
-        "reduced": {name: {"paper": full, "here": here} for name, (full, here) in study.reduced(settings).items()},
+        **not_full(study, settings, found),
         "claims": [asdict(claim) for claim in found.claims],
         **run,
         **found.numbers,
     }
-    write_text(out / NUMBERS, json.dumps(numbers, indent=2, default=_plain) + "\n")
+    write_text(out / NUMBERS, as_json(numbers, indent=2) + "\n")
+    written = [path for name, (drawn, _) in found.figures.items() for path in save(drawn, out / name)]
+    for name, table in found.tables.items():
+        write_text(out / f"{name}.csv", table.csv())
+        written.append(out / f"{name}.csv")
     write_text(out / PAGE, as_page(study, settings, found, run))
     return [*written, out / NUMBERS, out / PAGE]
+
+
+def not_full(study: Study, settings: Any, found: Findings) -> dict[str, Any]:
+    """For JSON: what differs from the papers' setting, in the study's settings and behind them."""
+
+    def both(differences: Differences) -> dict[str, Any]:
+        return {name: {"paper": full, "here": here} for name, (full, here) in differences.items()}
+
+    behind = {title: both(each) for title, each in found.behind.items()}
+    return {"reduced": both(study.reduced(settings)), **({"behind": behind} if behind else {})}
+
+
+def as_json(values: Any, indent: int | None = None) -> str:
+    """As any reader takes it: NaN becomes null, infinite numbers the words inf and -inf.
+
+    >>> as_json({"a": float("nan"), "b": [np.float32(1.5), float("inf")]})
+    '{"a": null, "b": [1.5, "inf"]}'
+    """
+    return json.dumps(_plain(values), indent=indent, allow_nan=False)
 
 
 def claims_table(found: Findings) -> Table:
@@ -42,23 +64,31 @@ def claims_table(found: Findings) -> Table:
     return Table(columns, lines)
 
 
-def in_words(study: Study, settings: Any, found: Findings, out: Path) -> str:
+def in_words(study: Study, settings: Any, found: Findings, out: Path, run: Mapping[str, Any]) -> str:
     """For the terminal."""
     lines = [study.title, ""]
     for table in found.tables.values():
         lines += [table.text(), ""]
     for claim in found.claims:
         lines += [f"{claim.verdict}: {claim.paper}", f"  here: {claim.here}"]
-    lines += found.notes
-    reduced = study.reduced(settings)
-    if reduced:
-        changes = ", ".join(f"{name} {_short(here)} (full: {_short(full)})" for name, (full, here) in reduced.items())
-        lines.append(f"Not the full setting: {changes}")
+    lines += [*found.notes, *reduced_in_words(study, settings), *behind_in_words(found)]
+    lines += [MINIATURE] if run["miniature"] else []
     return "\n".join([*lines, f"To look at: {out / PAGE}"])
 
 
+def reduced_in_words(study: Study, settings: Any) -> list[str]:
+    """One line, or none."""
+    reduced = study.reduced(settings)
+    return [f"Not the full setting: {_changes(reduced, 'full')}"] if reduced else []
+
+
+def behind_in_words(found: Findings) -> list[str]:
+    return [f"Not as in the papers: {title}: {_changes(each, 'paper')}" for title, each in found.behind.items()]
+
+
 def as_page(study: Study, settings: Any, found: Findings, run: dict[str, Any]) -> str:
-    parts = [page.paragraph(study.about), page.paragraph(f"Source: {study.source}", faint=True)]
+    parts = [page.paragraph(MINIATURE)] if run["miniature"] else []
+    parts += [page.paragraph(study.about), page.paragraph(f"Source: {study.source}", faint=True)]
     parts.append(page.heading("What the papers saw, and what was seen here"))
     for claim in found.claims:
         parts.append(page.heading(claim.verdict, 3))
@@ -71,22 +101,40 @@ def as_page(study: Study, settings: Any, found: Findings, run: dict[str, Any]) -
     reduced = study.reduced(settings)
     if reduced:
         parts.append(page.paragraph("Not the full setting; what differs from it:"))
-        changed = {name: f"{_short(here)} instead of {_short(full)}" for name, (full, here) in reduced.items()}
-        parts.append(page.pairs(changed))
-    parts.append(page.pairs({name: _short(each) for name, each in asdict(settings).items()}))
+        parts.append(page.pairs(_instead(reduced)))
+    for title, each in found.behind.items():
+        parts.append(page.paragraph(f"Not as in the papers: {title}; what differs:"))
+        parts.append(page.pairs(_instead(each)))
+    if reduced or found.behind:
+        parts.append(page.paragraph("All settings of the study:"))
+    parts.append(page.pairs({name: _text(each) for name, each in asdict(settings).items()}))
     parts.append(page.heading("How it was run"))
     parts.append(page.pairs(run))
     return page.page(study.title, parts)
 
 
-def _short(each: Any) -> str:
-    text = ", ".join(map(str, each)) if isinstance(each, (list, tuple)) else str(each)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
+def _changes(differences: Differences, other: str) -> str:
+    return ", ".join(f"{name} {_text(here)} ({other}: {_text(full)})" for name, (full, here) in differences.items())
+
+
+def _instead(differences: Differences) -> dict[str, str]:
+    return {name: f"{_text(here)} instead of {_text(full)}" for name, (full, here) in differences.items()}
+
+
+def _text(each: Any) -> str:
+    if each is None:
+        return "null"
+    return ", ".join(map(str, each)) if isinstance(each, (list, tuple)) else str(each)
 
 
 def _plain(each: Any) -> Any:
-    if isinstance(each, np.ndarray):
-        return each.tolist()
-    if isinstance(each, np.generic):
-        return each.item()
-    return str(each)
+    """Of what JSON knows: lists, dicts, words, finite numbers, null."""
+    if isinstance(each, Mapping):
+        return {str(name): _plain(one) for name, one in each.items()}
+    if isinstance(each, (np.ndarray, np.generic)):
+        return _plain(each.tolist())
+    if isinstance(each, (list, tuple)):
+        return [_plain(one) for one in each]
+    if isinstance(each, float) and not isfinite(each):
+        return None if isnan(each) else str(each)
+    return each if each is None or isinstance(each, (bool, int, float, str)) else str(each)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Scale = Literal["full", "quick", "miniature"]
 Verdict = Literal["reproduced", "partly", "not reproduced", "not tested"]
+Differences = dict[str, tuple[Any, Any]]  # name -> (the papers', here)
 REST = "json"  # in the file of a part, what is no array
 
 
@@ -50,13 +51,15 @@ class Claim:
 @dataclass
 class Findings:
     """figures: by name, with a caption each, to be saved as PNG and SVG.  tables: by name, to be saved as CSV.
-    numbers: all that the figures are drawn from, for JSON."""
+    numbers: all that the figures are drawn from, for JSON.  behind: where the settings name something else, such as a
+    protocol, how that differs from the papers', by a title."""
 
     claims: list[Claim] = field(default_factory=list)
     figures: dict[str, tuple[Figure, str]] = field(default_factory=dict)
     tables: dict[str, Table] = field(default_factory=dict)
     numbers: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    behind: dict[str, Differences] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,8 @@ class Study:
                     raise ValueError(f"files/{self.name}.yaml: {scale} may change budgets only, got {name}")
         return described
 
-    def reduced(self, settings: Any) -> dict[str, tuple[Any, Any]]:
-        """Where ``settings`` differ from the papers': name -> (theirs, these)."""
+    def reduced(self, settings: Any) -> Differences:
+        """Where ``settings`` differ from the papers'."""
         full, these = asdict(self.chosen("full")), asdict(settings)
         return {name: (full[name], these[name]) for name in full if full[name] != these[name]}
 

@@ -14,6 +14,7 @@ from lookalike.studies.token_race import Run, Samples, Trained, pool
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+ROOM = 0.05  # below 0, that a circle there is whole
 NAMES = {"average": "average pooling", "gsp": "generalized sum pooling"}
 
 
@@ -106,21 +107,21 @@ def draw_margins(margins: Sequence[float], results: Measured, published: float) 
                 means, spreads = [np.mean(v) for v in values], [np.std(v) for v in values]
                 looks: Any = {"color": own.colour, "marker": own.marker, "ls": own.line, "capsize": 3}
                 panel.errorbar(margins, means, spreads, label=NAMES[name], **looks)
-                best = results.best[name]
-                panel.plot(best, means[margins.index(best)], "o", ms=15, mfc="none", mec=own.colour, mew=1.6)
+                best, ring = results.best[name], {"ms": 15, "mfc": "none", "mec": own.colour, "mew": 1.6}
+                panel.plot(best, means[margins.index(best)], "o", **ring)
             panel.axvline(published, color=INK, lw=0.9, ls=(0, (1, 3)))
             panel.set(
                 xscale="log",
                 xticks=list(margins),
                 xticklabels=[f"{m:g}" for m in margins],
                 ylabel=label,
-                ylim=(0, None),
             )
             panel.set_xlabel(
                 "margin of the loss, in the units of the plane\n(circled: chosen by validation; dotted: published)"
             )
             panel.minorticks_off()
-        panels[0].set_ylim(0, 102)
+        for panel, top in zip(panels, (102, panels[1].get_ylim()[1]), strict=True):
+            panel.set_ylim(-ROOM * top, top)
         panels[0].legend(loc="best")
     return drawn
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from lookalike.checks import check_count, check_range
 from lookalike.pooling.reference import linear_programme
 from lookalike.pooling.transport import partial_transport
+from lookalike.report.look import look
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.studies.study import Bench, Claim, Findings, Study, value
 
@@ -32,6 +33,7 @@ Mask = NDArray[np.bool_]
 
 SIDE, PATCH = 10, 5
 RED, GREEN, BLUE = np.eye(3)
+RED_LINE, BLUE_LINE = "#D55E00", "#0072B2"  # around the patches
 MOST_SHARP = 1e6
 AVERAGE, PROGRAMME = "average pooling", "linear programme"
 
@@ -140,35 +142,40 @@ def draw(features: Array, is_object: Mask, weights: dict[str, Array], keep: floa
     ladder = [name for name in weights if name != PROGRAMME]
     pixels = int(is_object.sum())
     highest = 100 * max(1 / pixels, *(w.max() for w in weights.values()))
-    figure = Figure(figsize=(12, 8.3), dpi=100, layout="constrained")
-    top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.4, 1)).ravel()
-    large, small = top.subplots(1, 3), bottom.subplots(1, len(ladder))
-    bottom.suptitle("From average pooling to hard selection: the smoothed weights over sharpness\n", fontsize=14)
+    with look():
+        figure = Figure(figsize=(12, 8.3), dpi=120, layout="constrained")
+        top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.4, 1)).ravel()
+        large, small = top.subplots(1, 3), bottom.subplots(1, len(ladder))
+        bottom.suptitle("From average pooling to hard selection: the smoothed weights over sharpness\n", fontsize=14)
 
-    large[0].imshow(features)
-    large[0].set_title("feature map", fontsize=14)
-    large[0].set_xlabel(f"object: {is_object.mean():.0%} of the map\nasked to keep: {keep:.0%}", fontsize=12)
-    near, far = PATCH / 2 - 0.5, SIDE - PATCH / 2 - 0.5
-    for x, y, text in ((near, near, "reddish"), (far, far, "bluish"), (far, near, "green"), (near, far, "green")):
-        large[0].text(x, y, text, ha="center", va="center", fontsize=14, color="black" if text == "green" else "white")
+        large[0].imshow(features)
+        large[0].set_title("feature map", fontsize=14)
+        large[0].set_xlabel(f"object: {is_object.mean():.0%} of the map\nasked to keep: {keep:.0%}", fontsize=12)
+        near, far = PATCH / 2 - 0.5, SIDE - PATCH / 2 - 0.5
+        for x, y, text in ((near, near, "reddish"), (far, far, "bluish"), (far, near, "green"), (near, far, "green")):
+            large[0].text(
+                x, y, text, ha="center", va="center", fontsize=14, color="black" if text == "green" else "white"
+            )
 
-    for panel, name in zip((*large[1:], *small), (PROGRAMME, chosen, *ladder), strict=True):
-        image = panel.imshow(100 * weights[name].reshape(SIDE, SIDE), cmap="Greys", vmin=0, vmax=highest)
-        for corner, colour, line in ((-0.43, "tab:red", "-"), (SIDE - PATCH - 0.43, "tab:blue", "--")):
-            side = PATCH - 0.14
-            panel.add_patch(Rectangle((corner, corner), side, side, fill=False, ec=colour, ls=line, lw=2))
-        measured = spread(weights[name], is_object)
-        title, size = (name, 12) if panel in large else (name.removeprefix("smoothed, "), 11)
-        panel.set_title(title, fontsize=size + 1)
-        text = f"on the object: {measured.on_object:.0%}\nstarved: {measured.starved} of {pixels} pixels"
-        panel.set_xlabel(text, fontsize=size)
-    for panel in (*large, *small):
-        panel.set(xticks=[], yticks=[])
-    bar = top.colorbar(image, ax=large, shrink=0.86)
-    bar.set_label("weight of a pixel, % of the whole", fontsize=12)
-    bar.ax.axhline(100 / pixels, color="tab:red", linewidth=3)
-    share = f"A fair share of an object pixel is {100 / pixels:g}% (mark on the bar)"
-    figure.supxlabel(f"\nOutlined: the object. {share}; starved: less than half of it.", fontsize=12)
+        for panel, name in zip((*large[1:], *small), (PROGRAMME, chosen, *ladder), strict=True):
+            image = panel.imshow(100 * weights[name].reshape(SIDE, SIDE), cmap="Greys", vmin=0, vmax=highest)
+            for corner, colour, line in ((-0.43, RED_LINE, "-"), (SIDE - PATCH - 0.43, BLUE_LINE, "--")):
+                side = PATCH - 0.14
+                panel.add_patch(Rectangle((corner, corner), side, side, fill=False, ec=colour, ls=line, lw=2))
+            measured = spread(weights[name], is_object)
+            title, size = (name, 12) if panel in large else (name.removeprefix("smoothed, "), 11)
+            panel.set_title(title, fontsize=size + 1)
+            text = f"on the object: {measured.on_object:.0%}\nstarved: {measured.starved} of {pixels} pixels"
+            panel.set_xlabel(text, fontsize=size)
+        for panel in (*large, *small):
+            panel.set(xticks=[], yticks=[])
+            panel.grid(visible=False)
+            panel.spines[:].set_visible(True)
+        bar = top.colorbar(image, ax=large, shrink=0.86)
+        bar.set_label("weight of a pixel, % of the whole", fontsize=12)
+        bar.ax.axhline(100 / pixels, color=RED_LINE, linewidth=3)
+        share = f"A fair share of an object pixel is {100 / pixels:g}% (mark on the bar)"
+        figure.supxlabel(f"\nOutlined: the object. {share}; starved: less than half of it.", fontsize=12)
     return figure
 
 
@@ -186,6 +193,7 @@ class Toy:
         check_range("noise", self.noise, 0, 1)
         check_count("seed", self.seed, least=0)
         check_count("maps", self.maps)
+        toy_weights(toy_cost(toy_map(self.seed, self.noise)[0]), self.keep, ())  # refuses a keep that is too small
 
 
 def find(settings: Toy, bench: Bench) -> Findings:

@@ -29,17 +29,18 @@ def draw_histograms(histograms: Mapping[str, NDArray[np.float64]], classes: Sequ
     count = next(iter(histograms.values())).shape[1]
     with look():
         drawn, panels = figure(
-            1.8 + 1.1 * count * 0.55 * len(histograms), 1.3 + 0.36 * len(classes), 1, len(histograms)
+            2.8 + 1.1 * count * 0.55 * len(histograms), 1.3 + 0.36 * len(classes), 1, len(histograms)
         )
         lowest, highest = (float(pick([pick(each) for each in histograms.values()])) for pick in (np.min, np.max))
         for panel, (name, own) in zip(panels, histograms.items(), strict=True):
-            panel.imshow(own, cmap="Greys", vmin=lowest, vmax=highest, aspect="auto")
+            image = panel.imshow(100 * own, cmap="Greys", vmin=100 * lowest, vmax=100 * highest, aspect="auto")
             for (row, column), share in np.ndenumerate(own):
                 colour = "white" if share > (lowest + highest) / 2 else INK
                 panel.text(column, row, f"{100 * share:.1f}", ha="center", va="center", fontsize=9, color=colour)
             panel.set(xticks=range(count), xticklabels=range(1, count + 1), xlabel="prototype", title=name)
             panel.set_yticks(range(len(classes)), classes if panel is panels[0] else [])
             panel.grid(visible=False)
+        drawn.colorbar(image, ax=panels, label="share of a class's weight, %")
     return drawn
 
 

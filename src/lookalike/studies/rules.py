@@ -1,0 +1,132 @@
+"""When a difference counts, and what is said of a claim with several parts.
+
+Runs are paired by their seed. A difference d of n seeds counts if it exceeds what chance allows and what anybody would
+notice,
+
+    mean d > max(least, t s / sqrt(n)),      s: standard deviation of d,  t: Student's quantile of n - 1, one-sided 95 %
+
+which with two seeds is 6.3 standard errors: two of them come by chance in 15 of 100. With one seed, or with NaN,
+nothing is tested. Of a claim, a part
+
+    holds            if its difference is as claimed and counts; if it says "alike", if none counts and one of a stated
+                     size would have
+    is contradicted  if the difference counts the other way; if it says "alike", if there is one
+
+and all hold: "reproduced"; none: "not reproduced"; else "partly", and the text tells what is contradicted. Being alike
+is what noise gives, so beside parts that claim a difference it does not make "partly" alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import isnan
+from typing import NamedTuple
+
+import numpy as np
+
+from lookalike.studies.study import Claim, Verdict
+
+CONFIDENCE = 0.95  # one-sided
+
+
+class Part(NamedTuple):
+    """One difference that a claim speaks of.
+
+    name: what it says.  lead: in the direction of the claim; of a part that says "alike", how far from it.  margin:
+    from which on that counts.  matters: of a part that says "alike", the difference that would matter.  must: whether
+    the claim is lost where the lead is below 0, whatever else holds.
+    """
+
+    name: str
+    lead: float
+    margin: float
+    matters: float | None = None
+    must: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        return not (isnan(self.lead) or isnan(self.margin))
+
+    @property
+    def holds(self) -> bool | None:
+        """None: nobody knows, or a difference that matters could not have been seen."""
+        if not self.is_known:
+            return None
+        if self.matters is None:
+            return self.lead > self.margin
+        if self.is_contradicted:
+            return False
+        return True if self.margin < self.matters else None
+
+    @property
+    def is_contradicted(self) -> bool:
+        """Never of NaN."""
+        return self.lead < -self.margin if self.matters is None else self.lead > self.margin
+
+
+@lru_cache
+def quantile(freedom: int) -> float:
+    """Of Student's t.
+
+    >>> round(quantile(1), 2), round(quantile(30), 2)
+    (6.31, 1.7)
+    """
+    from scipy.stats import t
+
+    return float(t.ppf(CONFIDENCE, freedom))
+
+
+def chance_margin(differences: Sequence[float], least: float = 0.0) -> float:
+    """From which on the mean of differences, one for each seed, counts; NaN with one seed."""
+    count = len(differences)
+    if count < 2 or np.isnan(differences).any():
+        return float("nan")
+    return max(least, quantile(count - 1) * float(np.std(differences, ddof=1)) / count**0.5)
+
+
+def paired(
+    name: str, one: Sequence[float], other: Sequence[float] | float, least: float = 0.0, *, must: bool = False
+) -> Part:
+    """The part which says that ``one`` is larger, seed by seed."""
+    differences = np.asarray(one, dtype=np.float64) - np.asarray(other, dtype=np.float64)
+    return Part(name, float(differences.mean()), chance_margin(differences.tolist(), least), must=must)
+
+
+def above(one: Sequence[float], other: Sequence[float] | float, least: float = 0.0) -> bool | None:
+    """Whether ``one`` is larger, seed by seed, by what counts; None with one seed or NaN.
+
+    >>> above([0.50, 0.60], [0.40, 0.51]), above([0.5, 0.6], [0.4, 0.59]), above([0.9], [0.1])
+    (True, False, None)
+    """
+    return paired("", one, other, least).holds
+
+
+def verdict(parts: Sequence[bool | None]) -> Verdict:
+    """None: that part could not be tested."""
+    if not parts or any(part is None for part in parts):
+        return "not tested"
+    return "reproduced" if all(parts) else "partly" if any(parts) else "not reproduced"
+
+
+def verdict_of(parts: Sequence[Part]) -> Verdict:
+    if not all(part.is_known for part in parts):
+        return "not tested"
+    differences = [part.holds for part in parts if part.matters is None]
+    if any(part.must and part.lead < 0 for part in parts) or (differences and not any(differences)):
+        return "not reproduced"
+    return verdict([part.holds for part in parts])
+
+
+def judged(paper: str, here: str, parts: Sequence[Part]) -> Claim:
+    """The claim with its verdict; the text tells what is contradicted, and what could not have been seen."""
+    return Claim(paper, here + remarks(parts), verdict_of(parts))
+
+
+def remarks(parts: Sequence[Part]) -> str:
+    against = [part.name for part in parts if part.is_contradicted]
+    said = f"; contradicted: {', '.join(against)}" if against else ""
+    for part in parts:
+        if part.matters is not None and part.is_known and part.holds is None:
+            said += f"; too coarse for {part.name}, where {part.matters:g} would matter"
+    return said

@@ -1,0 +1,98 @@
+"""What the models of an axis are trained with, what is said of it, and how lines are told apart."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lookalike.app import main
+from lookalike.protocols.plan import load_sources
+from lookalike.protocols.workers import Standing
+from lookalike.report.look import style
+from lookalike.studies import effects, effects_plots, effects_runs
+from lookalike.studies.effects_axis import load_axis
+from lookalike.studies.effects_measured import Measured
+
+SMALL = "glyphs(cells=1, size=32, train_classes=12, test_classes=4, per_class=4)"
+
+
+def test_what_differs_from_the_papers_protocol_is_named_with_both_values() -> None:
+    settings, sources = effects.STUDY.chosen("quick"), load_sources([SMALL])
+    along = {name: load_axis(name) for name in ("keep", "iterations", "alternating")}
+    with effects.iterated.known():
+        rows = {name: effects_runs.rows_for(axis, settings, sources, "", {}) for name, axis in along.items()}
+        found = effects_runs.differences(along, rows, sources, "some")
+    assert list(found) == [
+        "keep, iterations (protocol quick, the papers' is tuning)",  # which differ alike
+        "alternating (protocol quick, the papers' is ablation)",
+    ]
+    keep, alternating = found.values()
+    assert keep["backbone"] == ("bn_inception", "efficientnet_lite0")
+    assert keep["freeze_backbone"] == (False, True)
+    assert keep["size"] == (227, "decided at the start")
+    assert keep["lr"] == (1e-5, "decided at the start")
+    assert keep["split.folds"] == (5, 4)
+    assert keep["patience"] == (10, "no end but the last step")
+    assert keep["pooling_settings.init"] == ("k-centre", "none")
+    assert keep["repeats"] == (3, 2)
+    assert not {"seed", "data", "dim", "pooling_settings.keep", "loss"} & set(keep)
+    assert alternating["ccp_patience"] == (3, 1)
+    assert alternating["evaluate_every"] == (25, 20)
+
+
+def test_nothing_differs_where_the_papers_protocol_is_kept() -> None:
+    settings, sources, along = effects.STUDY.chosen("full"), load_sources([SMALL]), {"keep": load_axis("keep")}
+    rows = {"keep": effects_runs.rows_for(along["keep"], settings, sources, "", {})}
+    assert effects_runs.differences(along, rows, sources, "all") == {}
+
+
+def test_it_is_a_failure_where_every_model_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(cells: Any, *_: Any, **__: Any) -> Standing:
+        is_letters = cells[0].protocol == "letters"
+        return Standing(done=cells) if is_letters else Standing(failed=[(cell, "no memory") for cell in cells])
+
+    monkeypatch.setattr(effects, "work", work)
+    assert main(["study", "effects", "--miniature", "--out", str(tmp_path), "--set", "axis=keep"]) == 1
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1].startswith("lookalike study: every model failed: keep: failed: ")
+    assert said.endswith("no memory\n")
+    assert "Not as in the papers: keep (protocol quick, the papers' is tuning): " in said
+
+
+def test_an_axis_of_which_nothing_is_left_is_refused_before_the_letters_are_learnt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = "axis=keep, set='loss_settings={nosuch: 1}'"
+    assert main(["study", "effects", "--miniature", "--out", str(tmp_path), "--set", changes]) == 2
+    said = capsys.readouterr().err
+    assert "nothing is left of the axis keep" in said
+    assert "letters:" not in said
+    assert not (tmp_path / "benchmark").exists()
+
+
+def styles_of(name: str) -> dict[str, Any]:
+    axis = load_axis(name)
+    points = axis.points("all")
+    m = Measured(axis, points, np.zeros((len(points), 2)))
+    return effects_plots._styles_of(m, effects_plots._groups(m))
+
+
+@pytest.mark.parametrize("axis", ["keep", "prototypes"])
+def test_gsp_with_the_zero_shot_loss_looks_as_everywhere(axis: str) -> None:
+    usual = style("gsp + zero-shot")
+    found = [each for name, each in styles_of(axis).items() if name.endswith("GSP")]
+    assert {(each.colour, each.line) for each in found} == {(usual.colour, usual.line)}
+    assert len({each.marker for each in found}) == len(found)
+
+
+def test_ccp_has_one_colour_and_what_differs_is_told_by_more_than_it() -> None:
+    colours = {each.colour for axis in ("batch-size", "pool-proxies") for name, each in styles_of(axis).items()
+               if "CCP" in name}  # fmt: skip
+    assert colours == {effects_plots.OF_METHODS["ccp"]}
+    assert style("average").colour not in colours
+    for axis in ("batch-size", "pool-proxies", "embedding-size"):
+        shapes = [(each.marker, each.line) for each in styles_of(axis).values()]
+        assert len(set(shapes)) == len(shapes)

@@ -1,0 +1,242 @@
+"""The rules by which claims are judged, and every study's rules on pure noise: two seeds, nothing to be seen."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+
+import numpy as np
+import pytest
+
+from lookalike.protocols.published import published
+from lookalike.studies import ccp_geometry_claims as ccp
+from lookalike.studies import effects_claims, localisation, tokens_findings, zero_shot_prediction
+from lookalike.studies.ccp_geometry_measures import Gap
+from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE
+from lookalike.studies.effects_axis import load_axis
+from lookalike.studies.effects_measured import Measured
+from lookalike.studies.rules import Part, above, chance_margin, judged, paired, quantile, verdict, verdict_of
+from lookalike.studies.study import Claim
+
+DRAWS = 300
+NAN = float("nan")
+HOLDS, OPEN, AGAINST, UNKNOWN = (Part("it", lead, 1.0) for lead in (2.0, 0.5, -2.0, NAN))
+ALIKE, APART, COARSE = Part("same", 0.5, 1.0, 2.0), Part("same", 1.5, 1.0, 2.0), Part("same", 0.5, 1.0, 0.7)
+
+
+def test_quantiles_of_the_tables() -> None:
+    assert [round(quantile(n), 3) for n in (1, 2, 3, 10, 1000)] == [6.314, 2.920, 2.353, 1.812, 1.646]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "least", "expected"),
+    [
+        ([2.0, 2.1], 0.0, 0.0, True),
+        ([1.0, 2.0], 0.0, 0.0, False),  # three standard errors
+        ([2.0, 2.1], [1.95, 2.05], 0.1, False),  # sure, and too little
+        ([1e-9, 1e-9], 0.0, 0.01, False),
+        ([-2.0, -2.1], 0.0, 0.0, False),
+        ([1.0, 1.0], 1.0, 0.0, False),
+        ([5.0], 0.0, 0.0, None),
+        ([5.0, NAN], 0.0, 0.0, None),
+        ([5.0, 5.0], NAN, 0.0, None),
+    ],
+)
+def test_above(one: list[float], other: list[float] | float, least: float, expected: bool | None) -> None:
+    assert above(one, other, least) is expected
+
+
+def test_above_is_the_t_test() -> None:
+    from scipy.stats import ttest_1samp
+
+    chance = np.random.default_rng(0)
+    for count in (2, 3, 5) * 30:
+        differences = chance.normal(1, 1, count)
+        p = ttest_1samp(differences, 0, alternative="greater").pvalue
+        assert above(differences.tolist(), 0.0) == (p < 0.05)
+    assert chance_margin([1.0, 3.0]) == pytest.approx(6.314, abs=1e-3)
+
+
+def test_parts() -> None:
+    parts = (HOLDS, OPEN, AGAINST, UNKNOWN, ALIKE, APART, COARSE)
+    assert [part.holds for part in parts] == [True, False, False, None, True, False, None]
+    assert [part.is_contradicted for part in parts] == [False, False, True, False, False, True, False]
+    assert Part("", 0.5, NAN).holds is Part("", NAN, 1.0, 2.0).holds is None
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([HOLDS, HOLDS], "reproduced"),
+        ([HOLDS, OPEN], "partly"),
+        ([HOLDS, AGAINST], "partly"),
+        ([OPEN, AGAINST], "not reproduced"),
+        ([HOLDS, ALIKE], "reproduced"),
+        ([HOLDS, APART], "partly"),
+        ([HOLDS, COARSE], "not tested"),
+        ([OPEN, ALIKE], "not reproduced"),  # which noise would give
+        ([AGAINST, COARSE], "not reproduced"),
+        ([ALIKE], "reproduced"),
+        ([APART], "not reproduced"),
+        ([COARSE], "not tested"),
+        ([HOLDS, UNKNOWN], "not tested"),
+        ([UNKNOWN, AGAINST], "not tested"),
+        ([HOLDS, Part("figure", -0.1, 1.0, must=True)], "not reproduced"),
+        ([HOLDS, Part("figure", 0.1, 1.0, must=True)], "partly"),
+        ([], "not tested"),
+    ],
+)
+def test_verdicts(parts: list[Part], expected: str) -> None:
+    assert verdict_of(parts) == expected
+    assert verdict_of(parts[::-1]) == expected
+
+
+def test_plain_verdicts_and_words() -> None:
+    assert [verdict(each) for each in ([True], [True, False], [False], [True, None], [])] == [
+        *("reproduced", "partly", "not reproduced", "not tested", "not tested")
+    ]
+    assert judged("p", "h", [HOLDS, AGAINST, APART]).here == "h; contradicted: it, same"
+    assert judged("p", "h", [HOLDS, COARSE]).here == "h; too coarse for same, where 0.7 would matter"
+    assert judged("p", "h", [HOLDS]) == Claim("p", "h", "reproduced")
+
+
+Rule = Callable[[np.random.Generator], str]
+
+
+@lru_cache
+def _of_effects(axis: str, spread: float) -> list[Counter[str]]:
+    """By claim of the axis, how often each verdict comes."""
+    own, chance = load_axis(axis), np.random.default_rng(7)
+    points = own.points("all")
+    found: list[list[str]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(effects_claims, "published", lru_cache(published))  # reads a file
+        for _ in range(DRAWS):
+            luck = 5 * chance.standard_normal(2)
+            figures = 20 + spread * chance.standard_normal((len(points), 2)) + luck
+            found.append([claim.verdict for claim in effects_claims.RULES[axis](Measured(own, points, figures))])
+    return [Counter(of) for of in zip(*found, strict=True)]
+
+
+def _runs(chance: np.random.Generator, spread: float, seeds: int = 2) -> list[ccp.Measured]:
+    return [
+        ccp.Measured(*(middle + size * spread * chance.standard_normal() for middle, size in zip(*CCP, strict=True)))
+        for _ in range(seeds)
+    ]
+
+
+CCP = ((0.7, 0.5, 0.4, 1.0, 0.5), (0.1, 0.1, 0.1, 0.1, 0.1))
+
+
+def _alternating(spread: float, chance: np.random.Generator) -> str:
+    measured = {kind: _runs(chance, spread) for kind in (ONE, ALTERNATING)}
+    return ccp.alternating_claim(measured, "noise").verdict
+
+
+def _unseen(spread: float, chance: np.random.Generator) -> str:
+    measured = {kind: _runs(chance, spread) for kind in (ONE, ALTERNATING)}
+    return ccp.unseen_claim(measured, {ONE: [0.1], ALTERNATING: [0.1]}, "noise").verdict
+
+
+def _proposition(chance: np.random.Generator) -> str:
+    return ccp.proposition_claim({"random": [Gap(r, p, 0.0) for r, p in chance.random((30, 2)).tolist()]}).verdict
+
+
+def _gain(spread: float, chance: np.random.Generator) -> str:
+    return tokens_findings.verdict_on_gain((spread * chance.standard_normal(2)).tolist())
+
+
+def _hulls(chance: np.random.Generator) -> str:
+    gap, gsp = np.abs(0.1 * chance.standard_normal((2, 2))).tolist()
+    return tokens_findings.verdict_on_hulls(gap, gsp)
+
+
+def _prediction(spread: float, chance: np.random.Generator) -> str:
+    gains: Sequence[Sequence[float]] = (spread * chance.standard_normal((2, 2))).tolist()
+    return zero_shot_prediction.verdict(dict(zip(zero_shot_prediction.DISTANCES, gains, strict=True)))
+
+
+def _selects(number: int, chance: np.random.Generator) -> str:
+    names = ("average pooling", "CroW", "DeLF", "GSP", "GSP, learnt share", "attention")
+    cell = localisation.CELL
+    places = {
+        name: [
+            localisation.Located(*({cell: 0.25 + 0.05 * chance.standard_normal()} for _ in range(2))) for _ in range(2)
+        ]
+        for name in names
+    }
+    return localisation._claims(places, {cell: 0.25}, is_drawn=True)[number].verdict
+
+
+DIFFERENCES = {  # claims of a difference, by axis
+    **{"keep": [0], "sharpness-prototypes": [0, 1, 2, 3], "prototypes": [0, 1], "embedding-size": [1, 2]},
+    **{"lambda-proxies": [0, 1], "pool-proxies": [0], "alternating": [0, 1, 2], "batch-size": [0], "zero-shot": [0]},
+    **{"factorial": [0, 1, 2, 3], "poolings": [0]},
+}
+ALIKE_CLAIMS = {"iterations": [0, 1], "embedding-size": [0], "pool-proxies": [1], "batch-size": [1], "poolings": [1]}
+DIRECTIONAL: dict[str, Rule] = {
+    **{f"alternating {spread}": partial(_alternating, spread) for spread in (0.1, 1.0)},
+    **{f"unseen {spread}": partial(_unseen, spread) for spread in (0.1, 1.0)},
+    "proposition": _proposition,
+    **{f"gain {spread}": partial(_gain, spread) for spread in (8.0, 80.0)},
+    "hulls": _hulls,
+    **{f"prediction {spread}": partial(_prediction, spread) for spread in (8.0, 40.0)},
+    **{f"localisation {number}": partial(_selects, number) for number in range(7)},
+}
+
+
+def _check_noise(found: Counter[str]) -> None:
+    """A part holds in 5 of 100 by chance; of two or three parts any may make "partly"."""
+    assert found["reproduced"] <= 0.1 * DRAWS
+    assert found["partly"] <= 0.15 * DRAWS
+    assert found["reproduced"] + found["partly"] <= 0.17 * DRAWS
+
+
+@pytest.mark.parametrize("spread", [0.15, 2.0])
+@pytest.mark.parametrize(("axis", "number"), [(axis, n) for axis, numbers in DIFFERENCES.items() for n in numbers])
+def test_noise_shows_no_effect(axis: str, number: int, spread: float) -> None:
+    _check_noise(_of_effects(axis, spread)[number])
+
+
+@pytest.mark.parametrize("name", DIRECTIONAL)
+def test_noise_shows_no_difference(name: str) -> None:
+    chance = np.random.default_rng(7)
+    _check_noise(Counter(DIRECTIONAL[name](chance) for _ in range(DRAWS)))
+
+
+@pytest.mark.parametrize(("axis", "number"), [(axis, n) for axis, numbers in ALIKE_CLAIMS.items() for n in numbers])
+def test_being_alike_is_not_shown_by_noise_that_would_hide_a_difference(axis: str, number: int) -> None:
+    loud, quiet = (_of_effects(axis, spread)[number] for spread in (2.0, 0.05))
+    assert loud["reproduced"] + loud["partly"] <= 0.05 * DRAWS
+    assert loud["not tested"] >= 0.8 * DRAWS
+    assert quiet["reproduced"] >= 0.85 * DRAWS  # nothing differs, and half a point would have been seen
+
+
+@pytest.mark.parametrize("axis", effects_claims.RULES)
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_what_is_missing_is_not_tested(axis: str, blocks: int) -> None:
+    """One seed, or every model of the second failed; and in no case does a missing point make "partly"."""
+    own = load_axis(axis)
+    points = own.points("all")
+    figures = 20 + np.random.default_rng(0).standard_normal((len(points), blocks))
+    figures[:, 1:] = NAN
+    assert {claim.verdict for claim in effects_claims.RULES[axis](Measured(own, points, figures))} == {"not tested"}
+
+
+@pytest.mark.parametrize("axis", effects_claims.RULES)
+def test_a_missing_point_is_never_partly(axis: str) -> None:
+    own = load_axis(axis)
+    points = own.points("all")
+    known = 20 + 3 * np.random.default_rng(0).standard_normal((len(points), 1)) + np.array([[0.0, 0.01, 0.02]])
+    rule = effects_claims.RULES[axis]
+    before = [claim.verdict for claim in rule(Measured(own, points, known))]
+    for missing in range(len(points)):
+        figures = known.copy()
+        figures[missing, 1] = NAN
+        after = [claim.verdict for claim in rule(Measured(own, points, figures))]
+        assert all(a in (b, "not tested") for a, b in zip(after, before, strict=False))
+
+
+def test_paired_takes_the_seeds_together() -> None:
+    part = paired("", [10.0, 20.0, 30.0], [9.0, 19.1, 28.9])
+    assert part.lead == pytest.approx(1.0)
+    assert part.holds
