@@ -108,7 +108,8 @@ def test_miniature(
     assert list(runs) == [study.GAP, study.GSP, study.ZERO_SHOT, study.DISTILLED]
     assert runs[study.GAP]["in_cell"] == pytest.approx({"training": 0.25, "test": 0.25})
     assert runs[study.GSP]["in_cell"]["test"] != pytest.approx(0.25, abs=1e-6)
-    assert runs[study.DISTILLED]["in_cell"] == {}
+    assert runs[study.DISTILLED]["in_cell"] == runs[study.DISTILLED]["from_cell"] == {}
+    assert runs[study.GAP]["from_cell"]["start"] == pytest.approx(0.25, abs=0.1)  # noise
     # Alike before training but for the pictures: the distilled ones are others.
     start = {name: run["curve"][0][1] for name, run in runs.items()}
     assert start[study.GAP] != start[study.DISTILLED]

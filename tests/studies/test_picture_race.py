@@ -67,3 +67,17 @@ def test_the_nearest_prototype_has_most_of_a_place(weights: dict[str, torch.Tens
     assert see(
         learn(Course("average", {}, "resnet8-half", 8, epoch=1, per_class=2), weights, PIXELS, LABELS).embedder, PIXELS
     ).nearest.shape == (18, 0)
+
+
+@pytest.mark.parametrize("pooling", ["gsp", "average"])
+def test_contributions_are_parts_of_the_vector(pooling: str, weights: dict[str, torch.Tensor]) -> None:
+    course = replace(COURSE, pooling=pooling, pooling_settings=GSP if pooling == "gsp" else {})
+    embedder = picture_race.start(course, weights, PIXELS)
+    seen = see(embedder, PIXELS)
+    assert seen.contributions.sum(1) == pytest.approx(np.ones(18), abs=1e-5)
+    with torch.no_grad():
+        features = embedder.head.project(embedder.backbone(as_inputs(PIXELS[:1], embedder.backbone.spec)))[0].numpy()
+    vector = sum(weight * feature for weight, feature in zip(seen.weights[0], features, strict=True))
+    for place in (0, 7):
+        along = seen.weights[0, place] * float(features[place] @ vector) / float(vector @ vector)
+        assert seen.contributions[0, place] == pytest.approx(along, rel=1e-4, abs=1e-6)

@@ -30,7 +30,7 @@ from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.studies.collage_plots import draw_curves, draw_heat_maps
 from lookalike.studies.glyph_race import Contestant, Shots, draw, in_cell
-from lookalike.studies.picture_race import Course, learn, see
+from lookalike.studies.picture_race import Course, learn, see, start
 from lookalike.studies.pretraining import classify
 from lookalike.studies.rules import above, paired, verdict
 from lookalike.studies.study import Bench, Claim, Findings, Study, Verdict, value
@@ -126,6 +126,7 @@ class Run(NamedTuple):
     losses: list[float]
     figures: dict[str, float]  # of the test
     in_cell: dict[str, float]  # mean share of the weight in the true cell, "training" and "test"; none if distilled
+    from_cell: dict[str, float]  # and of the vector that comes from there, "start" and "test", both on the test
     weights: NDArray[np.float32]  # of the shown collages
 
 
@@ -236,18 +237,24 @@ def claims(figures: Mapping[str, Sequence[float]]) -> list[Claim]:
 def table(runs: Mapping[str, Sequence[Run]]) -> Table:
     columns = [Column("", "left"), Column("MAP@R", best="most"), Column("P@1", best="most"), Column("validation")]
     columns += [Column("weight in the true cell, training"), Column("test")]
+    columns += [Column("of the vector from there, start"), Column("trained")]
     lines = []
     for name, own in runs.items():
         values = [
             points(own),
             [100 * run.figures["P@1"] for run in own],
             [100 * max(figure for _, figure in run.curve[1:]) for run in own],
-            *([100 * run.in_cell[part] for run in own] for part in ("training", "test") if name != DISTILLED),
         ]
+        if name != DISTILLED:
+            values += [[100 * run.in_cell[part] for run in own] for part in ("training", "test")]
+            values += [[100 * run.from_cell[part] for run in own] for part in ("start", "test")]
         entries = [number(float(np.mean(of)), _deviation(of), digits=1) for of in values]
         entries += [words("")] * (len(columns) - 1 - len(entries))
         lines.append(Line([words(name), *entries], group="distilled" if name == DISTILLED else ""))
-    notes = ["percent, mean and standard deviation over seeds; a cell is 25 % of a collage"]
+    notes = [
+        "percent, mean and standard deviation over seeds; a cell is 25 % of a collage. Of the vector: on the test, the "
+        "true cell's part of the weighted sum, along that sum; a network may learn to say little about the rest"
+    ]
     return Table(columns, lines, notes=notes)
 
 
@@ -308,29 +315,39 @@ def _run(
     train, validation, test = (shots[part] for part in PARTS)
 
     def compute() -> dict[str, Any]:
+        course, held_out = settings.course(contestant, seed), (validation.pixels, validation.labels)
         with bench.display.bar(settings.epoch * settings.epochs, f"{contestant.name}, seed {seed}", " steps") as tick:
-            held_out = validation.pixels, validation.labels
-            course = settings.course(contestant, seed)
             learnt = learn(course, weights, train.pixels, train.labels, held_out, tick)
         known = shown_of(train, len(test.labels))
         seen = {"training": see(learnt.embedder, train.pixels[known]), "test": see(learnt.embedder, test.pixels)}
-        cells = {"training": train.cells[known], "test": test.cells}
-        shares = {
-            part: float((own.weights * in_cell(cells[part], own.weights.shape[1]).numpy()).sum(1).mean())
-            for part, own in seen.items()
-            if contestant.name != DISTILLED
-        }
+        weight, vector = {}, {}
+        if contestant.name != DISTILLED:
+            begun = see(start(course, weights, train.pixels), test.pixels)
+            weight = {
+                "training": _in_cell(seen["training"].weights, train.cells[known]),
+                "test": _in_cell(seen["test"].weights, test.cells),
+            }
+            vector = {
+                "start": _in_cell(begun.contributions, test.cells),
+                "test": _in_cell(seen["test"].contributions, test.cells),
+            }
         shown = see(learnt.embedder, train.pixels[shown_of(train, settings.shown)]).weights
         return {
             "curve": learnt.curve,
             "losses": learnt.losses,
             "figures": retrieval_metrics(seen["test"].vectors, test.labels),
-            "in_cell": shares,
+            "in_cell": weight,
+            "from_cell": vector,
             "weights": np.concatenate([shown, seen["test"].weights[shown_of(test, settings.shown)]]),
         }
 
     kept = bench.part(f"{contestant.name} {seed}", compute)
     return Run(**{**kept, "curve": [(int(step), float(figure)) for step, figure in kept["curve"]]})
+
+
+def _in_cell(shares: NDArray[np.float32], cells: NDArray[np.int64]) -> float:
+    """Mean over collages of what lies in the true cell, of shares (n, places)."""
+    return float((shares * in_cell(cells, shares.shape[1]).numpy()).sum(1).mean())
 
 
 def _notes(settings: Collage, told: Mapping[str, Any]) -> list[str]:

@@ -68,6 +68,7 @@ class Seen(NamedTuple):
 
     vectors: NDArray[np.float32]  # (n, D)
     weights: NDArray[np.float32]  # (n, N)
+    contributions: NDArray[np.float32]  # (n, N), how much of the pooled vector comes from each place; rows sum to 1
     attributes: NDArray[np.float32]  # (n, m)
     nearest: NDArray[np.int64]  # (n, N), the prototype that is nearest; (n, 0) where there are none
 
@@ -83,7 +84,7 @@ def learn(
     """``weights``: of the backbone's network, as ``classify`` gives them.  labels: 0, 1, ..."""
     torch.manual_seed(course.seed)
     chance = np.random.default_rng(course.seed)
-    embedder = _start(course, weights, pixels)
+    embedder = start(course, weights, pixels)
     objective = _objective(course, int(labels.max()) + 1)
     groups = [{"params": list(embedder.parameters()), "lr": course.rate}]
     if learnt := list(objective.parameters()):
@@ -124,7 +125,10 @@ def learn(
 
 @torch.inference_mode()
 def see(embedder: Embedder, pixels: Pixels) -> Seen:
-    """What a trained embedder makes of pictures."""
+    """What an embedder makes of pictures, whose pooling p is a weighted mean of projected local features f:
+
+    pooled = sum_j p_j f_j,        contribution_j = p_j <f_j, pooled> / <pooled, pooled>
+    """
     embedder.eval()
     prototypes = getattr(embedder.head.pooling, "prototypes", None)
     found: list[list[Tensor]] = []
@@ -132,10 +136,14 @@ def see(embedder: Embedder, pixels: Pixels) -> Seen:
         images = as_inputs(pixels[first : first + EVALUATION_BATCH], embedder.backbone.spec)
         tokens = embedder.backbone(images.contiguous(memory_format=torch.channels_last))
         pooled = embedder.head(tokens, details=True)
+        features = embedder.head.project(tokens)
+        parts = pooled.weights.unsqueeze(2) * features  # (n, N, D)
+        along = parts @ parts.sum(1).unsqueeze(2)
         nearest = tokens.new_zeros(len(tokens), 0, dtype=torch.int64)
         if prototypes is not None:
-            nearest = torch.cdist(clip(embedder.head.project(tokens)), clip(prototypes)).argmin(2)
-        found.append([pooled.vector, pooled.weights, pooled.attributes, nearest])
+            nearest = torch.cdist(clip(features), clip(prototypes)).argmin(2)
+        shares = along.squeeze(2) / along.sum(1).clamp_min(torch.finfo(along.dtype).tiny)
+        found.append([pooled.vector, pooled.weights, shares, pooled.attributes, nearest])
     return Seen(*(torch.cat(parts).numpy() for parts in zip(*found, strict=True)))
 
 
@@ -144,7 +152,8 @@ def _figure(embedder: Embedder, held_out: tuple[Pixels, Labels]) -> float:
 
 
 @torch.no_grad()
-def _start(course: Course, weights: Mapping[str, Tensor], pixels: Pixels) -> Embedder:
+def start(course: Course, weights: Mapping[str, Tensor], pixels: Pixels) -> Embedder:
+    """As ``learn`` begins."""
     backbone = create_backbone(course.backbone, weights="none")
     backbone.network.load_state_dict(weights)
     embedder = Embedder(backbone, course.dim, course.pooling, course.pooling_settings)

@@ -60,9 +60,7 @@ class Display:
     before that stands alone.
     """
 
-    def __init__(
-        self, stop: StopRequest, quiet: bool = False, alone: bool = True, opening: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, stop: StopRequest, quiet: bool = False, alone: bool = True, opening: Iterable[str] = ()) -> None:
         self.stop, self.quiet, self.alone = stop, quiet, alone
         self._opening = list(opening)
 
