@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lookalike.app import main
 from lookalike.studies import centres, centres_sphere
+from lookalike.studies import centres_claims as claims
 from lookalike.studies.centres_sphere import BEST_KNOWN, Arrangement, Array
 
 GOLDEN = (1 + 5**0.5) / 2
@@ -153,7 +154,7 @@ def _runs(*angles: float) -> list[Arrangement]:
     return [Arrangement(angle, angle, 1.0, 50.0, 12) for angle in angles]
 
 
-def _found(energy: float, farthest: float, seeds: int = 2) -> centres.Found:
+def _found(energy: float, farthest: float, seeds: int = 2) -> claims.Found:
     names = centres_sphere.regularisers(12, (4.0,), 8.0)
     far = ("knob 4", "farthest", "the N farthest pairs")
     return {12: {name: _runs(*seeds * [farthest if name in far else energy]) for name in names}}
@@ -166,20 +167,20 @@ def _found(energy: float, farthest: float, seeds: int = 2) -> centres.Found:
 def test_verdict_on_energies(reached: float, crowded: float, verdict: str) -> None:
     rest = {name: [1.0, crowded] for name in centres_sphere.ENERGIES}
     found, still = _found(reached, 0), {12: 0.1, 32: 0.1}
-    assert centres.energies_claim(found, rest, _settings(steps=400), still).verdict == verdict
-    short = centres.energies_claim(found, rest, _settings(), still)  # four steps
+    assert claims.energies_claim(found, rest, _settings(steps=400), still).verdict == verdict
+    short = claims.energies_claim(found, rest, _settings(), still)  # four steps
     assert short.verdict == "not tested"
     assert short.here.endswith("; 4 steps are too few to be stuck")
-    growing = centres.energies_claim(found, rest, _settings(steps=400), {12: 0.1, 32: 2.0})
+    growing = claims.energies_claim(found, rest, _settings(steps=400), {12: 0.1, 32: 2.0})
     assert growing.verdict == (verdict if verdict == "not reproduced" else "not tested")
     unknown = {**rest, "E_1": [np.nan, 37.0]}
-    assert centres.energies_claim(found, unknown, _settings(steps=400), still).verdict == "not tested"
+    assert claims.energies_claim(found, unknown, _settings(steps=400), still).verdict == "not tested"
 
 
 def test_late_growth_by_hand() -> None:
     angles = np.array([[0.0, 1, 2, 3, 4, 5, 6, 7, 10], [0, 1, 2, 3, 4, 5, 6, 7, 8]])
-    assert centres.late_growth(angles) == pytest.approx(3)
-    assert [centres.is_too_short(steps, 0.1) for steps in (4, 94, 95, 400)] == [True, True, False, False]
+    assert claims.late_growth(angles) == pytest.approx(3)
+    assert [claims.is_too_short(steps, 0.1) for steps in (4, 94, 95, 400)] == [True, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_late_growth_by_hand() -> None:
 def test_verdict_on_pushing_the_farthest(farthest: float, verdict: str) -> None:
     def said(seeds: int, **changes: object) -> str:
         start = {12: _runs(*seeds * [9.0])}
-        return centres.farthest_claim(_found(63.0, farthest, seeds), start, _settings(**changes)).verdict
+        return claims.farthest_claim(_found(63.0, farthest, seeds), start, _settings(**changes)).verdict
 
     assert said(2, steps=400) == verdict
     assert said(1, steps=400) == said(2) == "not tested"
@@ -197,21 +198,21 @@ def test_verdict_on_pushing_the_farthest(farthest: float, verdict: str) -> None:
 
 def test_verdict_on_equalities() -> None:
     def said(energy: float, face: float) -> str:
-        return centres.equalities_claim({"E_1 = x": (energy, 2.0), "UniformFace = y": (face, 2.0)}).verdict
+        return claims.equalities_claim({"E_1 = x": (energy, 2.0), "UniformFace = y": (face, 2.0)}).verdict
 
     assert (said(2.0, 2.0), said(2.0, 1.0), said(1.0, 1.0)) == ("reproduced", "partly", "not reproduced")
 
 
 def test_verdict_on_r1_and_sizes() -> None:
-    assert centres.crowding_claim(0.6, _found(63, 1)).verdict == "reproduced"
-    assert centres.crowding_claim(0.1, _found(63, 1)).verdict == "not reproduced"
-    assert centres.crowding_claim(np.nan, _found(63, 1)).verdict == "not tested"
+    assert claims.crowding_claim(0.6, _found(63, 1)).verdict == "reproduced"
+    assert claims.crowding_claim(0.1, _found(63, 1)).verdict == "not reproduced"
+    assert claims.crowding_claim(np.nan, _found(63, 1)).verdict == "not tested"
     chosen = _settings(sizes=[64, 128, 256], size_steps=150)
-    assert centres.sizes_claim({"E_1": [80.0, 90.0, 90.5]}, _settings(sizes=[64, 128, 256])).verdict == "not tested"
-    assert centres.sizes_claim({"E_1": [80.0, 90.0, 90.5]}, chosen).verdict == "partly"
-    assert centres.sizes_claim({"E_1": [80.0, 85.0, 90.5]}, chosen).verdict == "not reproduced"
-    assert centres.sizes_claim({"E_1": [80.0]}, _settings(sizes=[64])).verdict == "not tested"
-    assert centres.rising_claim(np.array([0.5, 1.0, 1.9])).verdict == "reproduced"
+    assert claims.sizes_claim({"E_1": [80.0, 90.0, 90.5]}, _settings(sizes=[64, 128, 256])).verdict == "not tested"
+    assert claims.sizes_claim({"E_1": [80.0, 90.0, 90.5]}, chosen).verdict == "partly"
+    assert claims.sizes_claim({"E_1": [80.0, 85.0, 90.5]}, chosen).verdict == "not reproduced"
+    assert claims.sizes_claim({"E_1": [80.0]}, _settings(sizes=[64])).verdict == "not tested"
+    assert claims.rising_claim(np.array([0.5, 1.0, 1.9])).verdict == "reproduced"
 
 
 def test_simplex() -> None:
@@ -242,7 +243,7 @@ def test_as_it_is_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         ("shown=6", "shown must be one of counts 4, 12, got 6"),
         ("rate=0", "rate must be finite and above 0, got 0.0"),
         ("knobs=[.inf]", "every one of knobs must be finite"),
-        ("seeds=[]", "seeds must not be empty"),
+        ("seeds=[]", "seeds must name at least one"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: str, message: str) -> None:

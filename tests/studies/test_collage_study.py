@@ -8,6 +8,7 @@ from PIL import Image
 from lookalike.app import main
 from lookalike.data.collage import SUPER_CLASSES
 from lookalike.studies import collage as study
+from lookalike.studies import collage_findings as findings
 from lookalike.studies.glyph_race import Shots
 
 
@@ -39,7 +40,7 @@ def cifar(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_verdict_on_gsp(gains: list[float], expected: str) -> None:
-    assert study.verdict_on_gsp(gains) == expected
+    assert findings.verdict_on_gsp(gains) == expected
 
 
 @pytest.mark.parametrize(
@@ -55,17 +56,17 @@ def test_verdict_on_gsp(gains: list[float], expected: str) -> None:
     ],
 )
 def test_verdict_on_zero_shot(gains: list[float], expected: str) -> None:
-    assert study.verdict_on_zero_shot(gains) == expected
+    assert findings.verdict_on_zero_shot(gains) == expected
 
 
 def test_claims_subtract_the_right_way_round() -> None:
     figures = {
-        study.GAP: [20.0, 22.0],
-        study.GSP: [37.0, 38.5],
-        study.ZERO_SHOT: [36.0, 37.0],
-        study.DISTILLED: [50.0, 51.0],
+        findings.GAP: [20.0, 22.0],
+        findings.GSP: [37.0, 38.5],
+        findings.ZERO_SHOT: [36.0, 37.0],
+        findings.DISTILLED: [50.0, 51.0],
     }
-    gsp, zero_shot = study.claims(figures)
+    gsp, zero_shot = findings.claims(figures)
     assert gsp.verdict == "reproduced"
     assert "+16.8 points" in gsp.here
     assert zero_shot.verdict == "not reproduced"
@@ -105,14 +106,14 @@ def test_miniature(
     numbers = json.loads((out / "numbers.json").read_text())
     assert numbers["pretraining"]["classes"] == classes
     runs = {run["run"]: run for run in numbers["runs"]}
-    assert list(runs) == [study.GAP, study.GSP, study.ZERO_SHOT, study.DISTILLED]
-    assert runs[study.GAP]["in_cell"] == pytest.approx({"training": 0.25, "test": 0.25})
-    assert runs[study.GSP]["in_cell"]["test"] != pytest.approx(0.25, abs=1e-6)
-    assert runs[study.DISTILLED]["in_cell"] == runs[study.DISTILLED]["from_cell"] == {}
-    assert runs[study.GAP]["from_cell"]["start"] == pytest.approx(0.25, abs=0.1)  # noise
+    assert list(runs) == [findings.GAP, findings.GSP, findings.ZERO_SHOT, findings.DISTILLED]
+    assert runs[findings.GAP]["in_cell"] == pytest.approx({"training": 0.25, "test": 0.25})
+    assert runs[findings.GSP]["in_cell"]["test"] != pytest.approx(0.25, abs=1e-6)
+    assert runs[findings.DISTILLED]["in_cell"] == runs[findings.DISTILLED]["from_cell"] == {}
+    assert runs[findings.GAP]["from_cell"]["start"] == pytest.approx(0.25, abs=0.1)  # noise
     # Alike before training but for the pictures: the distilled ones are others.
     start = {name: run["curve"][0][1] for name, run in runs.items()}
-    assert start[study.GAP] != start[study.DISTILLED]
+    assert start[findings.GAP] != start[findings.DISTILLED]
     assert len(list((out / "parts").iterdir())) == 1 + 4
     for name in ("learning.png", "heat-maps.png", "heat-maps.svg", "collage.csv", "index.html"):
         assert (out / name).stat().st_size > 0

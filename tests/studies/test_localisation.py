@@ -6,7 +6,8 @@ import pytest
 
 from lookalike.app import main
 from lookalike.data.glyphs import GlyphReader, glyphs
-from lookalike.studies import localisation as study
+from lookalike.studies import localisation_findings as findings
+from lookalike.studies import localisation_masks as masks_of
 
 Shares = dict[str, float]
 
@@ -16,19 +17,19 @@ def test_the_letters_mask_is_where_the_letter_was_drawn() -> None:
     reader = pictures.reader
     assert isinstance(reader, GlyphReader)
     for index in range(0, 48, 5):
-        mask = study.letter_mask(reader, index)
-        cell = study.cell_masks(np.array([reader.cell_of(index)]), 2, 64)[0]
+        mask = masks_of.letter_mask(reader, index)
+        cell = masks_of.cell_masks(np.array([reader.cell_of(index)]), 2, 64)[0]
         assert mask.any()
         assert not (mask & ~cell).any()
         # Ink and paper of a cell differ in lightness by at least 0.35 before clutter and noise.
         grey = reader.draw(index).mean(2) / 255
-        assert abs(grey[mask].mean() - grey[cell & ~study.box_of(mask[None])[0]].mean()) > 0.2
+        assert abs(grey[mask].mean() - grey[cell & ~masks_of.box_of(mask[None])[0]].mean()) > 0.2
 
 
 def test_box_of_by_hand() -> None:
     mask = np.zeros((2, 4, 5), dtype=bool)
     mask[0, 1, 1] = mask[0, 2, 3] = mask[1, 0, 0] = True
-    box = study.box_of(mask)
+    box = masks_of.box_of(mask)
     expected = np.zeros((4, 5), dtype=bool)
     expected[1:3, 1:4] = True
     assert (box[0] == expected).all()
@@ -36,7 +37,7 @@ def test_box_of_by_hand() -> None:
 
 
 def test_cell_masks_row_by_row() -> None:
-    masks = study.cell_masks(np.array([0, 1, 2, 3]), 2, 4)
+    masks = masks_of.cell_masks(np.array([0, 1, 2, 3]), 2, 4)
     assert (masks.sum((1, 2)) == 4).all()
     assert masks[1, 0, 3]
     assert masks[2, 3, 0]
@@ -47,7 +48,7 @@ def test_spread_keeps_the_sum_and_the_place() -> None:
     weights = np.zeros((2, 16), dtype=np.float32)
     weights[0, 6] = 1  # row 1, column 2
     weights[1] = 1 / 16
-    pixels = study.spread(weights, 16)
+    pixels = masks_of.spread(weights, 16)
     assert pixels.sum((1, 2)) == pytest.approx(1)
     assert np.unravel_index(pixels[0].argmax(), (16, 16))[0] in (5, 6)
     assert np.unravel_index(pixels[0].argmax(), (16, 16))[1] in (9, 10)
@@ -56,16 +57,16 @@ def test_spread_keeps_the_sum_and_the_place() -> None:
 
 def test_average_pooling_is_chance_and_the_whole_weight_on_the_cell_is_all() -> None:
     cells = np.array([0, 1, 2, 3, 0])
-    masks = {study.CELL: study.cell_masks(cells, 2, 16)}
-    masks["corner"] = np.zeros_like(masks[study.CELL])
+    masks = {findings.CELL: masks_of.cell_masks(cells, 2, 16)}
+    masks["corner"] = np.zeros_like(masks[findings.CELL])
     masks["corner"][:, :4, :4] = True
-    flat = study.located(np.full((5, 16), 1 / 16, dtype=np.float32), masks)
-    assert flat.share == pytest.approx({study.CELL: 0.25, "corner": 1 / 16})
-    assert flat.pointing == pytest.approx({study.CELL: 0.25, "corner": 1 / 16})
+    flat = masks_of.located(np.full((5, 16), 1 / 16, dtype=np.float32), masks)
+    assert flat.share == pytest.approx({findings.CELL: 0.25, "corner": 1 / 16})
+    assert flat.pointing == pytest.approx({findings.CELL: 0.25, "corner": 1 / 16})
     corners = np.array([0, 3, 12, 15, 15])  # the outer place of each cell; the last one is wrong
-    sharp = study.located(np.eye(16, dtype=np.float32)[corners], masks)
-    assert sharp.pointing[study.CELL] == pytest.approx(0.8)
-    assert sharp.share[study.CELL] == pytest.approx(0.8, abs=1e-6)
+    sharp = masks_of.located(np.eye(16, dtype=np.float32)[corners], masks)
+    assert sharp.pointing[findings.CELL] == pytest.approx(0.8)
+    assert sharp.share[findings.CELL] == pytest.approx(0.8, abs=1e-6)
     assert sharp.pointing["corner"] == pytest.approx(0.2)
 
 
@@ -83,22 +84,24 @@ def test_average_pooling_is_chance_and_the_whole_weight_on_the_cell_is_all() -> 
     ],
 )
 def test_above(one: list[float], other: list[float] | float, expected: bool | None) -> None:
-    assert study.above("", one, other).holds is expected
+    assert findings.above("", one, other).holds is expected
 
 
 def test_near_needs_seeds_that_agree() -> None:
-    assert study.near("", [0.40, 0.41], 0.39).holds
-    assert study.near("", [0.50, 0.51], 0.39).holds is False
-    assert study.near("", [0.30, 0.48], 0.39).holds is None
-    assert study.near("", [0.39], 0.39).holds is None
+    assert findings.near("", [0.40, 0.41], 0.39).holds
+    assert findings.near("", [0.50, 0.51], 0.39).holds is False
+    assert findings.near("", [0.30, 0.48], 0.39).holds is None
+    assert findings.near("", [0.39], 0.39).holds is None
 
 
 def claims_of(shares: dict[str, float]) -> list[str]:
     places = {
-        name: [study.Located({study.CELL: share + luck}, {study.CELL: share + luck}) for luck in (-0.004, 0.003)]
+        name: [
+            masks_of.Located({findings.CELL: share + luck}, {findings.CELL: share + luck}) for luck in (-0.004, 0.003)
+        ]
         for name, share in shares.items()
     }
-    return [claim.verdict for claim in study._claims(places, {study.CELL: 0.25}, is_drawn=True)]
+    return [claim.verdict for claim in findings.claims(places, {findings.CELL: 0.25}, is_drawn=True)]
 
 
 def test_verdicts_both_ways() -> None:
@@ -132,7 +135,7 @@ def test_miniature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "message"),
     [
         (["--set", "keep=0"], "keep must be"),
-        (["--set", "seeds=[]"], "name at least one of seeds and rates"),
+        (["--set", "seeds=[]"], "seeds must name at least one, got none"),
         (["--data", "somewhere"], "there is no folder, CSV or data set 'somewhere'"),
         (["--data", "glyphs(cells=1, size=32, train_classes=8, test_classes=4, per_class=4)"], "the race is for"),
     ],

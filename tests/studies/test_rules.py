@@ -9,11 +9,17 @@ import pytest
 
 from lookalike.protocols.published import published
 from lookalike.studies import ccp_geometry_claims as ccp
-from lookalike.studies import effects_claims, localisation, tokens_findings, zero_shot_prediction
+from lookalike.studies import (
+    effects_claims,
+    localisation_findings,
+    tokens_findings,
+    zero_shot_prediction_findings,
+)
 from lookalike.studies.ccp_geometry_measures import Gap
 from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE
 from lookalike.studies.effects_axis import load_axis
 from lookalike.studies.effects_measured import Measured
+from lookalike.studies.localisation_masks import Located
 from lookalike.studies.rules import Part, above, chance_margin, judged, paired, quantile, verdict, verdict_of
 from lookalike.studies.study import Claim
 
@@ -152,19 +158,17 @@ def _hulls(chance: np.random.Generator) -> str:
 
 def _prediction(spread: float, chance: np.random.Generator) -> str:
     gains: Sequence[Sequence[float]] = (spread * chance.standard_normal((2, 2))).tolist()
-    return zero_shot_prediction.verdict(dict(zip(zero_shot_prediction.DISTANCES, gains, strict=True)))
+    return zero_shot_prediction_findings.verdict(dict(zip(zero_shot_prediction_findings.DISTANCES, gains, strict=True)))
 
 
 def _selects(number: int, chance: np.random.Generator) -> str:
     names = ("average pooling", "CroW", "DeLF", "GSP", "GSP, learnt share", "attention")
-    cell = localisation.CELL
+    cell = localisation_findings.CELL
     places = {
-        name: [
-            localisation.Located(*({cell: 0.25 + 0.05 * chance.standard_normal()} for _ in range(2))) for _ in range(2)
-        ]
+        name: [Located(*({cell: 0.25 + 0.05 * chance.standard_normal()} for _ in range(2))) for _ in range(2)]
         for name in names
     }
-    return localisation._claims(places, {cell: 0.25}, is_drawn=True)[number].verdict
+    return localisation_findings.claims(places, {cell: 0.25}, is_drawn=True)[number].verdict
 
 
 DIFFERENCES = {  # claims of a difference, by axis

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from lookalike.app import main
-from lookalike.studies import zero_shot_prediction as study
+from lookalike.studies import zero_shot_prediction_findings as findings
 
 RIDGE = 0.05
 
 
 def test_halves_are_all_equally_likely_and_of_half_the_classes() -> None:
-    halves = study.random_halves(4, 6000)
+    halves = findings.random_halves(4, 6000)
     assert (halves.sum(1) == 2).all()
     _, counts = np.unique(halves, axis=0, return_counts=True)
     assert len(counts) == 6
@@ -20,15 +20,15 @@ def test_halves_are_all_equally_likely_and_of_half_the_classes() -> None:
 
 
 def test_an_odd_number_fits_on_the_smaller_half() -> None:
-    assert (study.random_halves(5, 20).sum(1) == 2).all()
+    assert (findings.random_halves(5, 20).sum(1) == 2).all()
 
 
-@pytest.mark.parametrize("distance", study.DISTANCES)
+@pytest.mark.parametrize("distance", findings.DISTANCES)
 def test_accuracies_against_least_squares_in_a_loop(distance: str) -> None:
     chance = np.random.default_rng(3)
     histograms, means = chance.dirichlet(np.ones(3), 6), chance.normal(size=(6, 4))
-    halves = study.random_halves(6, 5)
-    found = study.accuracies(histograms, means, halves, RIDGE, distance)
+    halves = findings.random_halves(6, 5)
+    found = findings.accuracies(histograms, means, halves, RIDGE, distance)
     for half, accuracy in zip(halves, found, strict=True):
         # Ridge is least squares with rows of sqrt(ridge) that are to give 0.
         rows = np.vstack([histograms[half], RIDGE**0.5 * np.eye(3)])
@@ -51,15 +51,15 @@ def test_means_that_are_linear_in_histograms_are_all_predicted() -> None:
     chance = np.random.default_rng(0)
     histograms = chance.dirichlet(np.ones(3), 10)
     means = histograms @ chance.normal(size=(3, 8))
-    halves = study.random_halves(10, 30)
-    for distance in study.DISTANCES:
-        assert study.accuracies(histograms, means, halves, 1e-9, distance).min() == 1
+    halves = findings.random_halves(10, 30)
+    for distance in findings.DISTANCES:
+        assert findings.accuracies(histograms, means, halves, 1e-9, distance).min() == 1
 
 
 def test_equal_histograms_say_nothing() -> None:
     means = np.random.default_rng(0).normal(size=(10, 8))
     same = np.full((10, 4), 0.25)
-    assert study.accuracies(same, means, study.random_halves(10, 30), RIDGE, "L2") == pytest.approx(0.2)
+    assert findings.accuracies(same, means, findings.random_halves(10, 30), RIDGE, "L2") == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_equal_histograms_say_nothing() -> None:
     ],
 )
 def test_verdict(l2: list[float], cosine: list[float], expected: str) -> None:
-    for names in permutations(study.DISTANCES):
-        assert study.verdict(dict(zip(names, (l2, cosine), strict=True))) == expected
+    for names in permutations(findings.DISTANCES):
+        assert findings.verdict(dict(zip(names, (l2, cosine), strict=True))) == expected
 
 
 def test_miniature(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_miniature(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
     said = capsys.readouterr().out
     assert "not the authors' data" in said
     numbers = json.loads((out / "numbers.json").read_text())
-    assert [run["run"] for run in numbers["runs"]] == [study.PLAIN, study.ZERO_SHOT]
+    assert [run["run"] for run in numbers["runs"]] == [findings.PLAIN, findings.ZERO_SHOT]
     for run in numbers["runs"]:
         assert np.shape(run["histograms"]) == (10, 8)
         assert np.sum(run["histograms"], axis=1) == pytest.approx(1, abs=1e-5)

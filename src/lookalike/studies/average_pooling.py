@@ -39,6 +39,7 @@ from lookalike.studies.average_pooling_plots import (
     draw_partition,
     draw_patches,
 )
+from lookalike.studies.over_seeds import check_seeds
 from lookalike.studies.pretraining import as_inputs, read_pixels, shifted
 from lookalike.studies.study import Bench, Findings, Study, value
 
@@ -82,11 +83,9 @@ class AveragePooling:
         for margin in self.margins:
             check_range("every one of margins", margin, 0, 2)
         check_range("rate", self.rate, 0, None)
-        for name in ("seeds", "margins"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} must name at least one, got none")
-        for seed in self.seeds:
-            check_count("every one of seeds", seed, least=0)
+        check_seeds(self.seeds)
+        if not self.margins:
+            raise ValueError("margins must name at least one, got none")
         if self.names and len(self.names) < 2:
             raise ValueError(f"names must be of at least two classes, got {', '.join(self.names)}")
 

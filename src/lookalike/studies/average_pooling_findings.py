@@ -18,6 +18,7 @@ from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.studies.average_pooling_maths import Combined, active_hulls, combine, fit_classes, histogram_programme
 from lookalike.studies.hulls import Overlap, class_hulls, overlap
+from lookalike.studies.over_seeds import in_words
 from lookalike.studies.study import Claim, Verdict
 
 EXACT, ROUNDING = 1e-6, 1e-4
@@ -126,7 +127,7 @@ def verdict_on_overlap(pairs: Sequence[float]) -> Verdict:
 
 
 def _percent(shares: Sequence[float]) -> str:
-    return f"{100 * np.mean(shares):.0f} ± {100 * np.std(shares):.0f} %" if len(shares) > 1 else f"{shares[0]:.0%}"
+    return in_words([100 * each for each in shares], 0) + " %"
 
 
 def data_note(name: str, known: Pictures, shown: Pictures, tried: Mapping[float, float]) -> str:

@@ -39,6 +39,7 @@ from lookalike.studies.ccp_geometry_claims import (
 from lookalike.studies.ccp_geometry_data import drawn_with_unseen_classes, features_of, sources, with_shared_classes
 from lookalike.studies.ccp_geometry_measures import Gap, anchor_sets, gap, spread
 from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE, SAMPLES, Budget, Course, Parts, map_at_r, solve
+from lookalike.studies.over_seeds import check_seeds
 from lookalike.studies.study import Bench, Findings, Study, value
 
 NETWORK = "resnetv2-20"
@@ -96,7 +97,9 @@ class CcpGeometry:
             raise ValueError(f"margins must be two numbers, positive and negative, got {self.margins}")
         for name, least in (("pool", self.proxies), ("unseen_pool", self.unseen_proxies)):
             check_count(name, getattr(self, name), least=least)
-        for name in ("rates", "seeds", "unseen_seeds", "anchors"):
+        check_seeds(self.seeds)
+        check_seeds(self.unseen_seeds, "unseen_seeds")
+        for name in ("rates", "anchors"):
             if not getattr(self, name):
                 raise ValueError(f"{name} must not be empty")
         for rate in self.rates:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lookalike.report.tables import Column, Line, Table, number, words
+from lookalike.report.tables import Column, Line, Table, words
 from lookalike.studies.ccp_geometry_measures import (
     Gap,
     class_spread,
@@ -38,6 +38,7 @@ from lookalike.studies.ccp_geometry_measures import (
     spread,
 )
 from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE, SAMPLES, Course, Parts, map_at_r
+from lookalike.studies.over_seeds import count_in_words, entry, in_words
 from lookalike.studies.rules import above, judged, paired, quantile
 from lookalike.studies.study import Claim, Verdict
 
@@ -170,7 +171,7 @@ def diversity_claim(courses: Courses, parts: Parts) -> Claim:
     here = (
         f"two proxies of a class are {after.mean():.1%} as far apart as two of its pictures at the best of problems 2 "
     )
-    here += f"and later ({count} of them), {before.mean():.1%} with one problem, {_seeds(len(both))}"
+    here += f"and later ({count} of them), {before.mean():.1%} with one problem, {count_in_words(len(both))}"
     return Claim(paper, here, _graded(len(both), bool(after.mean() >= 2 * before.mean()), *more))
 
 
@@ -237,16 +238,11 @@ def unseen_claim(held_out: dict[str, list[Measured]], test: dict[str, list[float
 
 
 def _percent(runs: list[Measured]) -> str:
-    figures = [100 * each.figure for each in runs]
-    return f"{np.mean(figures):.2f}" + (f" ± {np.std(figures):.2f}" if len(figures) > 1 else "")
+    return in_words([100 * each.figure for each in runs], 2)
 
 
 def _runs(runs: list[Measured]) -> str:
-    return _seeds(len(runs))
-
-
-def _seeds(count: int) -> str:
-    return f"{count} seeds" if count > 1 else "one seed"
+    return count_in_words(len(runs))
 
 
 def plane_table(measured: dict[str, list[Measured]], what: str) -> Table:
@@ -268,7 +264,7 @@ def unseen_table(held_out: dict[str, list[Measured]], test: dict[str, list[float
     lines = []
     for kind, runs in held_out.items():
         last = [100 * each for each in test[kind]]
-        lines.append(Line([words(kind), *_entries(runs, names), number(float(np.mean(last)), _deviation(last))]))
+        lines.append(Line([words(kind), *_entries(runs, names), entry(last)]))
     return Table([Column("problems", "left"), *map(Column, columns)], lines, f"Held-out classes of {what}")
 
 
@@ -277,9 +273,5 @@ def _entries(runs: list[Measured], names: tuple[str, ...]) -> list[Any]:
     for name in names:
         scale = 100 if name in ("figure", "proxies_spread") else 1
         values = [scale * getattr(each, name) for each in runs]
-        found.append(number(float(np.mean(values)), _deviation(values), digits=2 if scale == 100 else 3))
+        found.append(entry(values, digits=2 if scale == 100 else 3))
     return found
-
-
-def _deviation(values: list[float]) -> float | None:
-    return float(np.std(values)) if len(values) > 1 else None

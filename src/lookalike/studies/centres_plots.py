@@ -12,7 +12,8 @@ from lookalike.studies import centres_sphere as sphere
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from lookalike.studies.centres import Centres, Found
+    from lookalike.studies.centres import Centres
+    from lookalike.studies.centres_claims import Found
     from lookalike.studies.centres_sphere import Array
 
 COLUMNS = 4

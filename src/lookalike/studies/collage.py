@@ -6,17 +6,13 @@ and no validation, foreground and background (``lookalike.data.collage``). "Dist
 decides, alone: nobody has to leave anything out there. What is measured are pictures of CIFAR-100's test part, which
 the ResNet-20 has not classified before.
 
-Rules. Gains are in points of MAP@R on the test, seed by seed, and surely above 0 if they count as ``rules`` says; with
-one seed nothing is tested. On GSP over GAP: "reproduced" if surely above 0 and from 10 points on; "partly" from 2 on;
-else "not reproduced". On the zero-shot loss over plain GSP: "reproduced" if surely above 0, else "not reproduced".
-
 Reference: section 5.3.2 and Figure 5.5 of Gürbüz's thesis.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,17 +22,15 @@ from lookalike import data, objectives
 from lookalike.checks import check_count, check_range
 from lookalike.data.collage import collage, sub_classes
 from lookalike.data.pictures import Pictures
-from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.retrieval.metrics import retrieval_metrics
+from lookalike.studies.collage_findings import DISTILLED, GAP, GSP, ZERO_SHOT, Run, claims, points, table
 from lookalike.studies.collage_plots import draw_curves, draw_heat_maps
 from lookalike.studies.glyph_race import Contestant, Shots, draw, in_cell
+from lookalike.studies.over_seeds import check_seeds, in_words
 from lookalike.studies.picture_race import Course, learn, see, start
 from lookalike.studies.pretraining import classify
-from lookalike.studies.rules import above, paired, verdict
-from lookalike.studies.study import Bench, Claim, Findings, Study, Verdict, value
+from lookalike.studies.study import Bench, Findings, Study, value
 
-GAP, GSP, ZERO_SHOT, DISTILLED = "GAP", "GSP", "GSP + zero-shot", "GAP, distilled"
-MUCH, SOME = 10.0, 2.0  # points
 BACKBONE = "resnet20"
 PARTS = ("train", "validation", "test")
 
@@ -82,10 +76,7 @@ class Collage:
             check_range(name, getattr(self, name), 0, None)
         if not 0 < self.zero_shot < 1:
             raise ValueError(f"zero_shot must lie in (0, 1), got {self.zero_shot}")
-        if not self.seeds:
-            raise ValueError("seeds must name at least one, got none")
-        for seed in self.seeds:
-            check_count("every one of seeds", seed, least=0)
+        check_seeds(self.seeds)
         objectives.create(self.loss, 2, self.dim, preset=self.preset)  # says what is wrong with them
 
     @property
@@ -117,17 +108,6 @@ class Collage:
             decay=self.decay,
             seed=seed,
         )
-
-
-class Run(NamedTuple):
-    """One contestant with one seed."""
-
-    curve: list[tuple[int, float]]  # step, MAP@R of the validation
-    losses: list[float]
-    figures: dict[str, float]  # of the test
-    in_cell: dict[str, float]  # mean share of the weight in the true cell, "training" and "test"; none if distilled
-    from_cell: dict[str, float]  # and of the vector that comes from there, "start" and "test", both on the test
-    weights: NDArray[np.float32]  # of the shown collages
 
 
 def find(settings: Collage, bench: Bench) -> Findings:
@@ -195,85 +175,9 @@ def folder_of(source: str | None) -> Path:
     return Path(text.strip()).expanduser()
 
 
-def points(runs: Sequence[Run]) -> list[float]:
-    """MAP@R of the test in percent, one for each seed."""
-    return [100 * run.figures["MAP@R"] for run in runs]
-
-
-def verdict_on_gsp(gains: Sequence[float]) -> Verdict:
-    gain = paired("GSP", gains, 0.0)
-    if not gain.is_known:
-        return "not tested"
-    return "not reproduced" if not gain.holds or gain.lead < SOME else "reproduced" if gain.lead >= MUCH else "partly"
-
-
-def verdict_on_zero_shot(gains: Sequence[float]) -> Verdict:
-    return verdict([above(gains, 0.0)])
-
-
-def claims(figures: Mapping[str, Sequence[float]]) -> list[Claim]:
-    """``figures``: MAP@R of the test in percent, one for each seed."""
-    gsp, zero_shot, both = (
-        [one - other for one, other in zip(figures[better], figures[worse], strict=True)]
-        for better, worse in ((GSP, GAP), (ZERO_SHOT, GSP), (ZERO_SHOT, GAP))
-    )
-    told = {name: f"{name} {in_words(of)}" for name, of in figures.items()}
-    return [
-        Claim(
-            "GSP is about 17 points of MAP@R ahead of GAP on unseen sub-classes (section 5.3.2, conclusions)",
-            f"{told[GSP]}, {told[GAP]}: {np.mean(gsp):+.1f} points; {told[DISTILLED]} has no background to leave out; "
-            f"{_seeds(len(gsp))}",
-            verdict_on_gsp(gsp),
-        ),
-        Claim(
-            "the zero-shot loss adds more (Figure 5.5)",
-            f"{told[ZERO_SHOT]}: {np.mean(zero_shot):+.1f} points over GSP, {np.mean(both):+.1f} over GAP; "
-            f"{_seeds(len(gsp))}",
-            verdict_on_zero_shot(zero_shot),
-        ),
-    ]
-
-
-def table(runs: Mapping[str, Sequence[Run]]) -> Table:
-    columns = [Column("", "left"), Column("MAP@R", best="most"), Column("P@1", best="most"), Column("validation")]
-    columns += [Column("weight in the true cell, training"), Column("test")]
-    columns += [Column("of the vector from there, start"), Column("trained")]
-    lines = []
-    for name, own in runs.items():
-        values = [
-            points(own),
-            [100 * run.figures["P@1"] for run in own],
-            [100 * max(figure for _, figure in run.curve[1:]) for run in own],
-        ]
-        if name != DISTILLED:
-            values += [[100 * run.in_cell[part] for run in own] for part in ("training", "test")]
-            values += [[100 * run.from_cell[part] for run in own] for part in ("start", "test")]
-        entries = [number(float(np.mean(of)), _deviation(of), digits=1) for of in values]
-        entries += [words("")] * (len(columns) - 1 - len(entries))
-        lines.append(Line([words(name), *entries], group="distilled" if name == DISTILLED else ""))
-    notes = [
-        "percent, mean and standard deviation over seeds; a cell is 25 % of a collage. Of the vector: on the test, the "
-        "true cell's part of the weighted sum, along that sum; a network may learn to say little about the rest"
-    ]
-    return Table(columns, lines, notes=notes)
-
-
-def in_words(values: Sequence[float]) -> str:
-    spread = _deviation(values)
-    return f"{np.mean(values):.1f}" + ("" if spread is None else f" ± {spread:.1f}")
-
-
 def shown_of(shots: Shots, count: int) -> NDArray[np.int64]:
     """Some collages, of as many classes as can be."""
     return np.linspace(0, len(shots.labels) - 1, count).astype(np.int64)
-
-
-def _deviation(values: Sequence[float]) -> float | None:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
-
-
-def _seeds(count: int) -> str:
-    return "one seed, which is not enough to say anything" if count == 1 else f"{count} seeds"
 
 
 def _shots(pictures: Pictures) -> Shots:

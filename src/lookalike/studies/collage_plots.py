@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lookalike.report.look import INK, figure, look, style
 from lookalike.studies.glyph_race import Contestant, Shots
-from lookalike.studies.localisation import spread
+from lookalike.studies.localisation_masks import spread
 from lookalike.studies.localisation_plots import Heat, heat_maps
 
 if TYPE_CHECKING:

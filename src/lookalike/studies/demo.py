@@ -34,6 +34,7 @@ from lookalike.studies.glyph_race import (
     learn_letters,
     race,
 )
+from lookalike.studies.over_seeds import deviation
 from lookalike.training.display import progress
 
 QUICK = Budget(  # shows that everything runs; the figures mean nothing
@@ -62,8 +63,7 @@ class Result:
         return fmean(outcome.figures[name] for outcome in self.outcomes)
 
     def spread(self, name: str) -> float | None:
-        values = [outcome.figures[name] for outcome in self.outcomes]
-        return float(np.std(values, ddof=1)) if len(values) > 1 else None
+        return deviation([outcome.figures[name] for outcome in self.outcomes])
 
     @property
     def on_letter(self) -> float:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from lookalike.report.look import INK, figure, look, style
 from lookalike.studies.glyph_race import Contestant, Shots
+from lookalike.studies.over_seeds import deviation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +35,7 @@ def bars(
         for panel, (what, mask) in zip(panels, [(w, m) for w in TITLES for m in chance], strict=True):
             for place, (name, own) in enumerate(reversed(list(places.items()))):
                 values = [100 * each[what][mask] for each in own]
-                error = float(np.std(values, ddof=1)) if len(values) > 1 else None
+                error = deviation(values)
                 look_of = _style(contestants[name])
                 mean = float(np.mean(values))
                 panel.barh(place, mean, xerr=error, color=look_of.colour, hatch=look_of.hatch, edgecolor=INK, capsize=3)

@@ -18,6 +18,7 @@ from operator import itemgetter
 from typing import Any
 
 from lookalike.checks import check_count, check_range
+from lookalike.studies.over_seeds import check_seeds
 from lookalike.studies.study import Bench, Findings, Study, value
 from lookalike.studies.token_race import Bags, Run, Trained, Training, train
 from lookalike.studies.tokens_findings import (
@@ -75,7 +76,7 @@ class Tokens:
         check_range("share", self.share, 0, 1)
         for name in ("spread", "bound", "rate"):
             check_range(name, getattr(self, name), 0, None)
-        for name in ("margins", "prototypes", "keep", "sharpness", "seeds"):
+        for name in ("margins", "prototypes", "keep", "sharpness"):
             if not getattr(self, name):
                 raise ValueError(f"{name} must name at least one, got none")
         for m in self.prototypes:
@@ -88,10 +89,9 @@ class Tokens:
                 raise ValueError("keep = 1 is average pooling, which is here anyway: every one of keep must be below 1")
         for each in (*self.sharpness, *self.margins):
             check_range("every one of sharpness and margins", each, 0, None)
-        for seed in self.seeds:
-            check_count("every one of seeds", seed, least=0)
-            if seed == SEARCH_SEED:
-                raise ValueError(f"the seed {SEARCH_SEED} is for choosing; seeds must be others")
+        check_seeds(self.seeds)
+        if SEARCH_SEED in self.seeds:
+            raise ValueError(f"the seed {SEARCH_SEED} is for choosing; seeds must be others")
         if self.published_margin not in self.margins:
             raise ValueError(f"published_margin must be one of margins, got {self.published_margin}")
 

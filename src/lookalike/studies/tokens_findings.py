@@ -15,6 +15,8 @@ import numpy as np
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.studies.hulls import class_hulls, overlap
+from lookalike.studies.over_seeds import entry
+from lookalike.studies.over_seeds import in_words as told_over_seeds
 from lookalike.studies.rules import above
 from lookalike.studies.study import Claim, Verdict
 from lookalike.studies.token_race import Bags, Run, Samples, Trained, pool
@@ -132,7 +134,7 @@ def in_words(run: Run) -> str:
 
 
 def _percent(shares: Sequence[float]) -> str:
-    return f"{100 * np.mean(shares):.1f} ± {100 * np.std(shares):.1f}"
+    return told_over_seeds([100 * each for each in shares])
 
 
 def notes(settings: "Tokens", results: Results) -> list[str]:
@@ -180,7 +182,7 @@ def margin_table(settings: "Tokens", chosen: Mapping[float, Run], results: Resul
             marks += " (published)" if margin == settings.published_margin else ""
             title = "GAP" if name == GAP else f"GSP, {in_words(chosen[margin])}"
             keys = ("validation", "MAP@R", "on class tokens", "overlap", "overlapping pairs")
-            numbers = [number(100 * float(np.mean(found[key])), 100 * float(np.std(found[key]))) for key in keys]
+            numbers = [entry([100 * each for each in found[key]]) for key in keys]
             lines.append(Line([words(f"{margin:g}{marks}"), words(title), *numbers], group=f"{margin:g}"))
     note = f"percent, mean and deviation over {len(settings.seeds)} seeds; on class tokens: of the pooling weight; "
     note += "overlap: of two class hulls, as a share of the smaller, mean over pairs; pairs: those that overlap at all"

@@ -9,6 +9,7 @@ from torch import Tensor
 from lookalike.report.look import INK, figure, look, style
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.studies.hulls import class_hulls, overlap
+from lookalike.studies.over_seeds import deviation
 from lookalike.studies.token_race import Run, Samples, Trained, pool
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def draw_margins(margins: Sequence[float], results: Measured, published: float) 
             for name in NAMES:
                 own = style(name)
                 values = [[100 * each for each in results.figures(name, margin, key)] for margin in margins]
-                means, spreads = [np.mean(v) for v in values], [np.std(v) for v in values]
+                means, spreads = [np.mean(v) for v in values], [deviation(v) or 0.0 for v in values]
                 looks: Any = {"color": own.colour, "marker": own.marker, "ls": own.line, "capsize": 3}
                 panel.errorbar(margins, means, spreads, label=NAMES[name], **looks)
                 best, ring = results.best[name], {"ms": 15, "mfc": "none", "mec": own.colour, "mew": 1.6}
