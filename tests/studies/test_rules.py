@@ -26,6 +26,7 @@ from lookalike.studies.study import Claim
 DRAWS = 300
 NAN = float("nan")
 HOLDS, OPEN, AGAINST, UNKNOWN = (Part("it", lead, 1.0) for lead in (2.0, 0.5, -2.0, NAN))
+NOISY, EXCLUDED = (Part("it", lead, 1.0, claimed=1.2) for lead in (0.5, 0.1))  # 1.2 may be there, or may not
 ALIKE, APART, COARSE = Part("same", 0.5, 1.0, 2.0), Part("same", 1.5, 1.0, 2.0), Part("same", 0.5, 1.0, 0.7)
 
 
@@ -62,6 +63,22 @@ def test_above_is_the_t_test() -> None:
     assert chance_margin([1.0, 3.0]) == pytest.approx(6.314, abs=1e-3)
 
 
+def test_what_is_claimed_is_found_missed_or_left_open() -> None:
+    """With the claimed difference there, two or three noisy seeds must not exclude it; with none, they must not find
+    it, and enough of them must exclude it."""
+    chance = np.random.default_rng(1)
+
+    def holds(true: float, count: int) -> Counter[bool | None]:
+        draws = true + chance.standard_normal((2000, count))
+        return Counter(above(each.tolist(), 0.0, claimed=4.0) for each in draws)
+
+    for count in (2, 3, 5):
+        assert holds(4.0, count)[False] <= 0.06 * 2000
+        assert holds(0.0, count)[True] <= 0.06 * 2000
+    assert holds(4.0, 3)[True] >= 0.9 * 2000
+    assert holds(0.0, 5)[False] >= 0.9 * 2000
+
+
 def test_parts() -> None:
     parts = (HOLDS, OPEN, AGAINST, UNKNOWN, ALIKE, APART, COARSE)
     assert [part.holds for part in parts] == [True, False, False, None, True, False, None]
@@ -88,6 +105,12 @@ def test_parts() -> None:
         ([UNKNOWN, AGAINST], "not tested"),
         ([HOLDS, Part("figure", -0.1, 1.0, must=True)], "not reproduced"),
         ([HOLDS, Part("figure", 0.1, 1.0, must=True)], "partly"),
+        ([NOISY], "not tested"),
+        ([EXCLUDED], "not reproduced"),
+        ([HOLDS, NOISY], "not tested"),
+        ([HOLDS, EXCLUDED], "partly"),
+        ([Part("it", -2.0, 1.0, claimed=1.2)], "not reproduced"),
+        ([HOLDS, Part("figure", -0.1, 1.0, must=True, claimed=0.5)], "not tested"),
         ([], "not tested"),
     ],
 )
@@ -102,6 +125,7 @@ def test_plain_verdicts_and_words() -> None:
     ]
     assert judged("p", "h", [HOLDS, AGAINST, APART]).here == "h; contradicted: it, same"
     assert judged("p", "h", [HOLDS, COARSE]).here == "h; too coarse for same, where 0.7 would matter"
+    assert judged("p", "h", [NOISY]).here == "h; too coarse for it, where 1.2 may be there"
     assert judged("p", "h", [HOLDS]) == Claim("p", "h", "reproduced")
 
 

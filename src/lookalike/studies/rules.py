@@ -6,14 +6,18 @@ notice,
     mean d > max(least, t s / sqrt(n)),      s: standard deviation of d,  t: Student's quantile of n - 1, one-sided 95 %
 
 which with two seeds is 6.3 standard errors: two of them come by chance in 15 of 100. With one seed, or with NaN,
-nothing is tested. Of a claim, a part
+nothing is tested; nor where the seeds differ so much that a difference of the claimed size could be there and not count:
+noise is neither for a claim nor against it. Of a claim, a part
 
     holds            if its difference is as claimed and counts; if it says "alike", if none counts and one of a stated
                      size would have
+    does not         if a difference of the claimed size can be excluded, mean d + that margin being less; if it says
+                     "alike", if one counts
     is contradicted  if the difference counts the other way; if it says "alike", if there is one
 
-and all hold: "reproduced"; none: "not reproduced"; else "partly", and the text tells what is contradicted. Being alike
-is what noise gives, so beside parts that claim a difference it does not make "partly" alone.
+and all hold: "reproduced"; none: "not reproduced"; else "partly", and the text tells what is contradicted, and what
+could not have been seen. Being alike is what noise gives, so beside parts that claim a difference it does not make
+"partly" alone.
 """
 
 from __future__ import annotations
@@ -33,9 +37,10 @@ CONFIDENCE = 0.95  # one-sided
 class Part(NamedTuple):
     """One difference that a claim speaks of.
 
-    name: what it says.  lead: in the direction of the claim; of a part that says "alike", how far from it.  margin:
-    from which on that counts.  matters: of a part that says "alike", the difference that would matter.  must: whether
-    the claim is lost where the lead is below 0, whatever else holds.
+    name: what it says.  lead: in the direction of the claim; of a part that says "alike", how far from it, not below 0.
+    margin: from which on that counts.  matters: of a part that says "alike", the difference that would matter.  must:
+    whether the claim is lost without this part, whatever else holds.  claimed: the size of difference that must be
+    excluded before the part is said not to hold; None: that it does not count is enough.
     """
 
     name: str
@@ -43,6 +48,7 @@ class Part(NamedTuple):
     margin: float
     matters: float | None = None
     must: bool = False
+    claimed: float | None = None
 
     @property
     def is_known(self) -> bool:
@@ -54,7 +60,9 @@ class Part(NamedTuple):
         if not self.is_known:
             return None
         if self.matters is None:
-            return self.lead > self.margin
+            if self.lead > self.margin:
+                return True
+            return None if self.claimed is not None and self.lead + self.margin >= self.claimed else False
         if self.is_contradicted:
             return False
         return True if self.margin < self.matters else None
@@ -86,20 +94,31 @@ def chance_margin(differences: Sequence[float], least: float = 0.0) -> float:
 
 
 def paired(
-    name: str, one: Sequence[float], other: Sequence[float] | float, least: float = 0.0, *, must: bool = False
+    name: str,
+    one: Sequence[float],
+    other: Sequence[float] | float,
+    least: float = 0.0,
+    *,
+    must: bool = False,
+    claimed: float | None = None,
 ) -> Part:
     """The part which says that ``one`` is larger, seed by seed."""
     differences = np.asarray(one, dtype=np.float64) - np.asarray(other, dtype=np.float64)
-    return Part(name, float(differences.mean()), chance_margin(differences.tolist(), least), must=must)
+    margin = chance_margin(differences.tolist(), least)
+    return Part(name, float(differences.mean()), margin, must=must, claimed=claimed)
 
 
-def above(one: Sequence[float], other: Sequence[float] | float, least: float = 0.0) -> bool | None:
-    """Whether ``one`` is larger, seed by seed, by what counts; None with one seed or NaN.
+def above(
+    one: Sequence[float], other: Sequence[float] | float, least: float = 0.0, claimed: float | None = None
+) -> bool | None:
+    """Whether ``one`` is larger, seed by seed, by what counts; None with one seed or NaN, or if nobody can tell.
 
     >>> above([0.50, 0.60], [0.40, 0.51]), above([0.5, 0.6], [0.4, 0.59]), above([0.9], [0.1])
     (True, False, None)
+    >>> above([0.5, 0.6], [0.4, 0.59], claimed=0.1), above([0.5, 0.6], [0.5, 0.59], claimed=0.1)
+    (None, False)
     """
-    return paired("", one, other, least).holds
+    return paired("", one, other, least, claimed=claimed).holds
 
 
 def verdict(parts: Sequence[bool | None]) -> Verdict:
@@ -113,7 +132,9 @@ def verdict_of(parts: Sequence[Part]) -> Verdict:
     if not all(part.is_known for part in parts):
         return "not tested"
     differences = [part.holds for part in parts if part.matters is None]
-    if any(part.must and part.lead < 0 for part in parts) or (differences and not any(differences)):
+    if any(part.must and part.lead < 0 and part.holds is False for part in parts):
+        return "not reproduced"
+    if differences and None not in differences and not any(differences):
         return "not reproduced"
     return verdict([part.holds for part in parts])
 
@@ -127,6 +148,7 @@ def remarks(parts: Sequence[Part]) -> str:
     against = [part.name for part in parts if part.is_contradicted]
     said = f"; contradicted: {', '.join(against)}" if against else ""
     for part in parts:
-        if part.matters is not None and part.is_known and part.holds is None:
-            said += f"; too coarse for {part.name}, where {part.matters:g} would matter"
+        if part.is_known and part.holds is None:
+            size = f"{part.claimed:g} may be there" if part.matters is None else f"{part.matters:g} would matter"
+            said += f"; too coarse for {part.name}, where {size}"
     return said
