@@ -6,7 +6,7 @@ notice,
     mean d > max(least, t s / sqrt(n)),      s: standard deviation of d,  t: Student's quantile of n - 1, one-sided 95 %
 
 which with two seeds is 6.3 standard errors: two of them come by chance in 15 of 100. With one seed, or with NaN,
-nothing is tested; nor where the seeds differ so much that a difference of the claimed size could be there and not count:
+nothing is tested; nor where the seeds differ so much that a difference of the claimed size may be there and not count:
 noise is neither for a claim nor against it. Of a claim, a part
 
     holds            if its difference is as claimed and counts; if it says "alike", if none counts and one of a stated
