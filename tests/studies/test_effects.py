@@ -1,6 +1,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from lookalike.app import main
 from lookalike.pooling.gsp import GeneralizedSumPool
 from lookalike.protocols.plan import known_poolings, parse_methods
 from lookalike.protocols.protocol import load_protocol
+from lookalike.studies import effects, effects_iterated, effects_runs
 from lookalike.studies import effects_claims as claims
-from lookalike.studies import effects_iterated, effects_runs
 from lookalike.studies.effects_axis import Point, axes, load_axis, rows_of
 from lookalike.studies.effects_measured import Measured
 
@@ -277,7 +278,7 @@ def test_a_missing_alternative_tests_nothing() -> None:
 
 
 def test_more_steps() -> None:
-    last = dict.fromkeys(("C2", "C2 + CCP", "MS", "MS + CCP", "Triplet", "Triplet + CCP"), 1000.0)
+    last = dict.fromkeys(("C2", "C2 + CCP", "MS", "MS + CCP", "Triplet", "Triplet + CCP"), [1000.0] * 2)
     steps = {
         **{"C2": [100, 110], "C2 + CCP": [120, 134], "MS": [100, 100], "MS + CCP": [90, 91]},
         **{"Triplet": [100, 100], "Triplet + CCP": [950, 960]},
@@ -285,10 +286,43 @@ def test_more_steps() -> None:
     told = claims.more_steps(steps, last)
     assert [claim.verdict for claim in told] == ["reproduced", "not reproduced", "not tested"]
     assert "+11% in sop, +11% in inshop" in told[0].paper  # 62K to 69K, 114K to 127K
-    for ccp, expected in (([160, 162], "partly"), ([115, 200], "not reproduced"), ([np.nan, 120], "not tested")):
+    for ccp, expected in (
+        ([160, 162], "partly"),
+        ([115, 200], "not tested"),
+        ([np.nan, 120], "not tested"),
+        ([101, 102], "not reproduced"),
+    ):
         assert claims.more_steps({**steps, "C2": [100, 100], "C2 + CCP": ccp}, last)[0].verdict == expected
-    for alone in ({"C2": [100], "C2 + CCP": [120]}, {"C2": 100.0, "C2 + CCP": 120.0}):  # of one seed, of who knows
-        assert claims.more_steps({**steps, **alone}, last)[0].verdict == "not tested"
+    alone = {"C2": [100.0], "C2 + CCP": [120.0]}
+    assert claims.more_steps({**steps, **alone}, last)[0].verdict == "not tested"
+
+
+def test_steps_are_told_seed_by_seed(tmp_path: Path) -> None:
+    axis = load_axis("alternating")
+    points = axis.points("all")
+    results = {i: [{"best_step": 100 + 10 * i + seed, "steps": 1000} for seed in range(2)] for i in range(len(points))}
+    m = Measured(axis, points, np.ones((len(points), 2)))
+    bench: Any = SimpleNamespace(out=tmp_path)
+    settings: Any = None
+    rows: Any = SimpleNamespace(cells={i: [] for i in results})
+    _, told, numbers = effects._drawn(m, settings, bench, rows, results)
+    assert numbers["best_step"][points[1].series] == [110.0, 111.0]
+    assert "not tested" not in {claim.verdict for claim in told}
+
+
+def test_what_never_moved_says_nothing_of_chance() -> None:
+    axis = load_axis("zero-shot")
+    figures = np.array([[1.0, 2.0], [2.0, 4.0], [6.0, 6.0], [1.0, 1.0]])
+    points = axis.points("all")
+    all_points, moved = Measured(axis, points, figures), Measured(axis, points, figures, stuck=frozenset({2, 3}))
+    assert (all_points.freedom, moved.freedom) == (3, 1)
+    assert moved.rest == pytest.approx(0.5)
+    assert moved.one(points[2].series) == 6.0
+
+
+def test_on_par_is_neither_ahead_nor_behind() -> None:
+    assert verdicts("batch-size", lambda p: 20.0 + 4 * (p.values["batch_size"] > 100))[1] == "not reproduced"
+    assert verdicts("batch-size", lambda p: 20.0 - 4 * (p.values["batch_size"] > 100))[1] == "not reproduced"
 
 
 @pytest.mark.parametrize("gradient", ["closed-form", "autograd"])

@@ -146,10 +146,16 @@ def _along(
     if len(end.failed) == len(cells):
         return
     results = {number: [result_of(cell.folder(out)) for cell in own] for number, own in rows.cells.items()}
-    moved = [bool(one["best_step"]) for own in results.values() for one in own if one is not None]
+    moved = {i: [bool(one["best_step"]) for one in own if one is not None] for i, own in results.items()}
     data_set = next(iter(pictures.values())).name
-    learnt = float(np.mean(moved)) if moved else 0.0
-    measured = Measured(axis, points, _figures(axis, results, len(points)), data_set, learnt)
+    learnt = float(np.mean([each for own in moved.values() for each in own]))
+    stuck = frozenset(i for i, own in moved.items() if own and not any(own))
+    measured = Measured(axis, points, _figures(axis, results, len(points)), data_set, learnt, stuck)
+    if stuck:
+        found.notes.append(
+            f"{axis.name}: training made none of the models better than they began at: "
+            f"{'; '.join(str(points[i]) for i in sorted(stuck))}. Their figures are those of the start."
+        )
     claims = RULES[axis.name](measured)
     drawn, more, numbers = _drawn(measured, settings, bench, rows, results)
     kept = plan.protocol
@@ -199,10 +205,8 @@ def _drawn(
         return plots.iteration_costs(m, costs), claims, {"costs": [cost._asdict() for cost in costs]}
     if m.axis.draw == "alternating":
         done = {i: [one for one in own if one is not None] for i, own in results.items()}
-        best = {
-            m.points[i].series: float(np.mean([one["best_step"] or 0 for one in own])) for i, own in done.items() if own
-        }
-        last = {m.points[i].series: float(np.mean([one["steps"] for one in own])) for i, own in done.items() if own}
+        best = {m.points[i].series: [float(one["best_step"] or 0) for one in own] for i, own in done.items()}
+        last = {m.points[i].series: [float(one["steps"]) for one in own] for i, own in done.items()}
         steps = {m.points[i].series: _problem_steps(own, bench.out) for i, own in rows.cells.items()}
         return plots.problem_steps(m, steps), more_steps(best, last), {"best_step": best, "problem_steps": steps}
     return plots.lines(m), [], {}

@@ -4,14 +4,15 @@ Every model of an axis is trained with the same seeds (and folds), so a figure i
 
     figure of point p in block b = level_p + luck_b + rest_pb,      block: fold and seed
 
-and the spread of the rest, over all points together, says how much two means may differ by chance:
+and the spread of the rest, over all points that training has moved, says how much two means may differ by chance:
 
     rest^2 = sum_pb (x_pb - mean_p - mean_b + mean)^2 / ((P - 1)(B - 1)),     error of a difference = rest sqrt(2 / B)
 
 "Above" and "below" mean by more than t such errors and a tenth of a point, which nobody would notice; t is Student's
-quantile of (P - 1)(B - 1), as in ``rules``. Where means over k points are compared, the error is divided by sqrt(k).
-"Alike" means within that of the mean of those compared, where it is less than what would matter. With one block nothing
-is known of chance, and nothing is tested; nor where training made less than half of the models better than they began.
+quantile of (P - 1)(B - 1), as in ``rules``. Where means over k points are compared, the error is divided by sqrt(k). A
+difference of MATTERS that may be there and not count leaves a claim untested. "Alike" means within that of the mean of
+those compared, where it is less than what would matter. With one block nothing is known of chance, and nothing is
+tested; nor where training made less than half of the models better than they began.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from lookalike.studies.rules import verdict as verdict  # of the study's own cla
 
 LEAST = 0.1  # points
 LEAST_LEARNT = 0.5
+MATTERS = 0.5  # points of MAP@R: half of what all of Table 5.3 gains
 Array = NDArray[np.float64]
 
 
@@ -40,6 +42,7 @@ class Measured:
     figures: Array
     data_set: str = "cub"
     learnt: float = 1.0  # share of the models that training made better than they began
+    stuck: frozenset[int] = frozenset()  # points of which it made none better: all seeds have the figure of the start
 
     @property
     def means(self) -> Array:
@@ -52,8 +55,9 @@ class Measured:
 
     @property
     def whole(self) -> Array:
-        """The figures of the points of which no model is missing."""
-        return np.asarray(self.figures[~np.isnan(self.figures).any(1)])
+        """The figures of the points of which no model is missing, and that training has moved."""
+        chosen = [i for i in range(len(self.points)) if i not in self.stuck and not np.isnan(self.figures[i]).any()]
+        return np.asarray(self.figures[chosen])
 
     @property
     def rest(self) -> float:
@@ -111,6 +115,11 @@ def least_of(values: Sequence[float] | Array) -> float:
 
 def most_of(values: Sequence[float] | Array) -> float:
     return float(np.max(values)) if len(values) else float("nan")
+
+
+def more(name: str, lead: float, margin: float, matters: float = MATTERS) -> Part:
+    """The part which says that one is larger than another by ``lead``."""
+    return Part(name, lead, margin, claimed=matters)
 
 
 def alike(name: str, values: Array, margin: float, matters: float) -> Part:

@@ -37,10 +37,10 @@ CONFIDENCE = 0.95  # one-sided
 class Part(NamedTuple):
     """One difference that a claim speaks of.
 
-    name: what it says.  lead: in the direction of the claim; of a part that says "alike", how far from it, not below 0.
-    margin: from which on that counts.  matters: of a part that says "alike", the difference that would matter.  must:
-    whether the claim is lost without this part, whatever else holds.  claimed: the size of difference that must be
-    excluded before the part is said not to hold; None: that it does not count is enough.
+    name: what it says. lead: in the direction of the claim; of a part that says "alike", how far from it, below 0 only
+    where it may well be. margin: from which on that counts. matters: of a part that says "alike", the difference that
+    would matter. must: whether the claim is lost without this part, whatever else holds. claimed: the size of
+    difference that must be excluded before the part is said not to hold; None: that it does not count is enough.
     """
 
     name: str
