@@ -10,7 +10,8 @@ from lookalike.studies import STUDIES, find
 
 def test_titles_stand_in_one_column(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study", "list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    all_lines = capsys.readouterr().out.splitlines()
+    lines = [line for line in all_lines if not line.startswith(" ")]
     assert [line.split(" ")[0] for line in lines] == list(STUDIES)
     places = {line.index(find(name).title) for name, line in zip(STUDIES, lines, strict=True)}
     assert len(places) == 1, places
@@ -18,3 +19,6 @@ def test_titles_stand_in_one_column(capsys: pytest.CaptureFixture[str]) -> None:
     needs = dict(zip(STUDIES, lines, strict=True))
     assert "[--data: CIFAR-100" in needs["collage"]
     assert needs["effects"].endswith("[--data, optional: whatever lookalike benchmark takes; else letters are drawn]")
+    (choices,) = [line for line in all_lines if line not in lines]
+    assert "--set axis=NAME: " in choices
+    assert "sharpness-prototypes" in choices

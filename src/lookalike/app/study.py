@@ -59,7 +59,7 @@ def run(argv: list[str]) -> int:
         from lookalike.studies.outcome import MINIATURE, TRACES, as_json, in_words, leave, not_full, reduced_in_words
         from lookalike.studies.study import bench
         from lookalike.training.display import Display
-        from lookalike.training.stopping import StopRequest
+        from lookalike.training.stopping import Stopped, StopRequest
 
         study = find(options.name)
     scale: Any = next(iter(scales), "--quick")[2:]
@@ -77,14 +77,19 @@ def run(argv: list[str]) -> int:
     with StopRequest().listening() as stop:
         opening = [*([MINIATURE] if scale == "miniature" else []), *reduced_in_words(study, settings)]
         display = Display(stop, opening=opening)
-        found = study.find(settings, bench(study, settings, out, display, options.data))
+        place = bench(study, settings, out, display, options.data)
+        try:
+            found = study.find(settings, place)
+        except Stopped:
+            display.say("stopped; the same command goes on after what is done")
+            raise
         display.open()
     how = {
         "command": shlex.join(["lookalike", "study", *argv]),
         "scale": scale,
         "miniature": scale == "miniature",
         "data": options.data or "none",
-        "seconds": round(time.monotonic() - started, 1),
+        "seconds": round(time.monotonic() - started + place.earlier, 1),
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
     }
     written = leave(study, settings, found, out, how)
@@ -101,12 +106,21 @@ def _list(as_json: bool) -> int:
 
     studies = [find(name) for name in STUDIES]
     if as_json:
-        print(json.dumps([{"name": s.name, "title": s.title, "data": s.data, "source": s.source} for s in studies]))
+        print(
+            json.dumps(
+                [
+                    {"name": s.name, "title": s.title, "data": s.data, "choices": s.choices, "source": s.source}
+                    for s in studies
+                ]
+            )
+        )
         return 0
     width = max(len(study.name) for study in studies)
     for study in studies:
         needs = f" [--data{'' if study.needs_data else ', optional'}: {study.data}]" if study.data else ""
         print(f"{study.name:<{width}}  {study.title}{needs}")
+        if study.choices:
+            print(f"{'':<{width}}  {study.choices}")
     return 0
 
 

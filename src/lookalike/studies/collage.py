@@ -198,12 +198,12 @@ def _backbone(settings: Collage, folder: Path, bench: Bench) -> tuple[dict[str, 
             BACKBONE,
             steps=settings.pretraining_steps,
             test=cifar.split("test").with_classes(names),
-            progress=True,
+            display=bench.display,
         )
         told = {"classes": len(names), "accuracy": found.accuracy, "loss": found.loss}
         return {"told": told, **{f"w {name}": tensor.numpy() for name, tensor in found.weights.items()}}
 
-    kept = bench.part("backbone", compute)
+    kept = bench.part("backbone", compute, whatever=("seeds", "epochs", "epoch", "pictures", "shown"))
     told: dict[str, Any] = kept.pop("told")
     return {name.removeprefix("w "): torch.from_numpy(array) for name, array in kept.items()}, told
 
@@ -245,7 +245,7 @@ def _run(
             "weights": np.concatenate([shown, seen["test"].weights[shown_of(test, settings.shown)]]),
         }
 
-    kept = bench.part(f"{contestant.name} {seed}", compute)
+    kept = bench.part(f"{contestant.name} {seed}", compute, whatever=("seeds",))
     return Run(**{**kept, "curve": [(int(step), float(figure)) for step, figure in kept["curve"]]})
 
 
@@ -262,7 +262,9 @@ def _notes(settings: Collage, told: Mapping[str, Any]) -> list[str]:
     )
     return [
         f"The backbone classified {told['classes']} classes of CIFAR-100 for {settings.pretraining_steps} steps "
-        f"({100 * told['accuracy']:.1f} % right on other pictures of them): it {seen}.",
+        f"({100 * told['accuracy']:.1f} % right on other pictures of them): it {seen}. It is the same for all seeds, "
+        "and so are the collages: what another network or another division of the sub-classes (split_seed) changes is "
+        "not in the spread.",
         f"Sub-classes {settings.split}; the labels, 16 super-classes, are the same in all parts. Loss "
         f"{settings.loss} with the settings of {settings.preset}: the authors do not give them for this figure.",
     ]

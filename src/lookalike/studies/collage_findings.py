@@ -39,14 +39,14 @@ def points(runs: Sequence[Run]) -> list[float]:
 
 
 def verdict_on_gsp(gains: Sequence[float]) -> Verdict:
-    gain = paired("GSP", gains, 0.0)
-    if not gain.is_known:
+    gain = paired("GSP", gains, 0.0, claimed=SOME)
+    if gain.holds is None:
         return "not tested"
     return "not reproduced" if not gain.holds or gain.lead < SOME else "reproduced" if gain.lead >= MUCH else "partly"
 
 
 def verdict_on_zero_shot(gains: Sequence[float]) -> Verdict:
-    return verdict([above(gains, 0.0)])
+    return verdict([above(gains, 0.0, claimed=SOME)])
 
 
 def claims(figures: Mapping[str, Sequence[float]]) -> list[Claim]:

@@ -295,4 +295,5 @@ STUDY = Study(
     settings=Effects,
     find=find,
     data="whatever lookalike benchmark takes; else letters are drawn",
+    choices=f"--set axis=NAME: {', '.join(axes())}",
 )

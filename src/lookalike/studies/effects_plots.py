@@ -106,7 +106,7 @@ def heat(m: Measured) -> Figure:
 
 
 def bars(m: Measured, order: Sequence[int] | None = None) -> Figure:
-    """One bar for each point, the best at the top."""
+    """One mark with its spread for each point, the best at the top: marks, as the axis does not begin at 0."""
     done = [int(i) for i in (np.argsort(m.means) if order is None else order) if not np.isnan(m.means[i])]
     with look():
         drawn, [axes] = figure(8.0, 1.4 + 0.36 * len(done))
@@ -114,9 +114,11 @@ def bars(m: Measured, order: Sequence[int] | None = None) -> Figure:
             series = m.axis.named(m.points[i].series)
             own = style(series.pooling if series.methods == "none" else f"{series.pooling} + {series.methods}")
             error = None if np.isnan(m.stds[i]) else m.stds[i]
-            axes.barh(place, m.means[i], xerr=error, color=own.colour, hatch=own.hatch, edgecolor=INK, capsize=4)
+            looks: Any = {"color": own.colour, "mec": INK, "ms": 9, "capsize": 4, "elinewidth": 2}
+            axes.errorbar(m.means[i], place, xerr=error, fmt=own.marker, **looks)
             right = m.means[i] + (error or 0)
-            axes.annotate(f"{m.means[i]:.2f}", (right, place), xytext=(5, 0), textcoords="offset points", va="center")
+            axes.annotate(f"{m.means[i]:.2f}", (right, place), xytext=(8, 0), textcoords="offset points", va="center")
+        axes.set_ylim(-0.6, len(done) - 0.4)
         axes.set_yticks(range(len(done)), [m.points[i].series for i in done])
         axes.grid(visible=False, axis="y")
         axes.grid(axis="x")
@@ -178,6 +180,9 @@ def problem_steps(m: Measured, steps: Mapping[str, Sequence[int]]) -> Figure:
             error = None if np.isnan(m.stds[i]) else m.stds[i]
             colour, hatch = ((style("average").colour, ""), (OF_METHODS["ccp"], "xx"), ("#F0E442", "..."))[kind]
             left.barh(place, m.means[i], xerr=error, color=colour, hatch=hatch, edgecolor=INK, capsize=4)
+            right_of = (m.means[i] + (error or 0), place)
+            left.annotate(f"{m.means[i]:.2f}", right_of, xytext=(5, 0), textcoords="offset points", va="center")
+        left.margins(x=0.15)
         left.set_yticks(range(len(done)), [m.points[i].series for i in done])
         left.set_xlabel(_measured(m))
         left.grid(visible=False, axis="y")

@@ -8,7 +8,8 @@ two may change nothing but what is marked as budget: steps, samples and seeds.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from hashlib import blake2b
 from importlib.resources import files
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 Scale = Literal["full", "quick", "miniature"]
 Verdict = Literal["reproduced", "partly", "not reproduced", "not tested"]
 Differences = dict[str, tuple[Any, Any]]  # name -> (the papers', here)
-REST = "json"  # in the file of a part, what is no array
+REST, SECONDS = "json", "seconds of the part"  # in the file of a part: what is no array, and how long it took
 
 
 def value(explanation: str, *, budget: bool = False) -> Any:
@@ -65,7 +66,7 @@ class Findings:
 @dataclass(frozen=True)
 class Study:
     """name: as it is typed.  title: one line.  about: what is done, for the page.  source: of the papers' figure.
-    data: what ``--data`` takes, "" where nothing is needed."""
+    data: what ``--data`` takes, "" where nothing is needed.  choices: what else is to be chosen, for the list."""
 
     name: str
     title: str
@@ -75,6 +76,7 @@ class Study:
     find: Callable[[Any, Bench], Findings]
     data: str = ""
     needs_data: bool = False
+    choices: str = ""
 
     def chosen(self, scale: Scale, changes: Mapping[str, Any] | None = None) -> Any:
         """The settings: those of the YAML file at this scale, then ``changes``."""
@@ -108,30 +110,42 @@ class Study:
 class Bench:
     """Where a study works: its data, its display, and its parts that are not computed twice.
 
-    data: what ``--data`` said, None where nothing was said.  out: the folder of the study.
+    data: what ``--data`` said, None where nothing was said.  out: the folder of the study.  settings: all of them, by
+    name.  code: which code computes.  earlier: how many seconds the parts took that an earlier run has computed.
     """
 
-    def __init__(self, out: Path, display: Display, data: str | None = None, key: str = "") -> None:
+    def __init__(
+        self,
+        out: Path,
+        display: Display,
+        data: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        code: str = "",
+    ) -> None:
         self.out, self.display, self.data = out, display, data
-        self._key = key
+        self.earlier = 0.0
+        self._settings, self._code = dict(settings or {}), code
 
-    def part(self, name: str, compute: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    def part(
+        self, name: str, compute: Callable[[], Mapping[str, Any]], *, whatever: Collection[str] = ()
+    ) -> dict[str, Any]:
         """What ``compute`` gives: arrays, and whatever JSON can hold; from ``parts/`` if it was computed before.
 
-        A study that was broken off goes on after the last part. Other settings, data or code make other parts.
+        A study that was broken off goes on after the last part. Other settings, data or code make other parts, but for
+        settings that the part does not depend on, ``whatever`` they are: one more seed leaves those before it alone.
         """
-        words = blake2b(f"{self._key} {name}".encode(), digest_size=6).hexdigest()
+        decisive = {key: each for key, each in self._settings.items() if key not in whatever}
+        key = json.dumps([name, decisive, self.data, self._code], default=str)
+        words = blake2b(key.encode(), digest_size=6).hexdigest()
         readable = "".join(letter if letter.isalnum() else "-" for letter in name)[:60]
         file = self.out / "parts" / f"{readable}-{words}.npz"
-        if not file.exists():
-            found = dict(compute())
-            arrays = {key: each for key, each in found.items() if isinstance(each, np.ndarray)}
-            rest = {key: each for key, each in found.items() if key not in arrays}
-            everything: dict[str, Any] = {**arrays, REST: np.array(json.dumps(rest))}
-            with replacing(file) as unfinished, unfinished.open("wb") as stream:
-                np.savez(stream, **everything)
-        with np.load(file, allow_pickle=False) as stored:
-            return {**json.loads(str(stored[REST])), **{key: stored[key] for key in stored.files if key != REST}}
+        if file.exists():
+            found, seconds = _read_part(file)
+            self.earlier += seconds
+            return found
+        started = time.monotonic()
+        _write_part(file, dict(compute()), started)
+        return _read_part(file)[0]
 
 
 def bench(study: Study, settings: Any, out: Path, display: Display, data: str | None = None) -> Bench:
@@ -139,8 +153,22 @@ def bench(study: Study, settings: Any, out: Path, display: Display, data: str | 
     own = blake2b(digest_size=8)
     for file in sorted(Path(__file__).parent.glob("*.py")):
         own.update(file.read_bytes())
-    key = json.dumps([study.name, asdict(settings), data, code_version(), own.hexdigest()], default=str)
-    return Bench(out, display, data, key)
+    return Bench(out, display, data, asdict(settings), f"{study.name} {code_version()} {own.hexdigest()}")
+
+
+def _write_part(file: Path, found: dict[str, Any], started: float) -> None:
+    arrays = {key: each for key, each in found.items() if isinstance(each, np.ndarray)}
+    rest = {key: each for key, each in found.items() if key not in arrays}
+    seconds = np.array(time.monotonic() - started)
+    everything: dict[str, Any] = {**arrays, REST: np.array(json.dumps(rest)), SECONDS: seconds}
+    with replacing(file) as unfinished, unfinished.open("wb") as stream:
+        np.savez(stream, **everything)
+
+
+def _read_part(file: Path) -> tuple[dict[str, Any], float]:
+    with np.load(file, allow_pickle=False) as stored:
+        arrays = {key: stored[key] for key in stored.files if key not in (REST, SECONDS)}
+        return {**json.loads(str(stored[REST])), **arrays}, float(stored[SECONDS])
 
 
 def _fitting(name: str, given: Any, kind: Any) -> Any:

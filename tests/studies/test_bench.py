@@ -1,0 +1,64 @@
+"""Parts of a study are computed once, and again only where something that they depend on is another."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lookalike.app import main
+from lookalike.studies import toy
+from lookalike.studies.study import Bench
+from lookalike.training.display import Display
+from lookalike.training.stopping import Stopped, StopRequest
+
+
+def counting(out: Path, **settings: Any) -> tuple[Bench, list[str]]:
+    return Bench(out, Display(StopRequest(), quiet=True), None, settings, "code"), []
+
+
+def test_a_part_is_computed_once(tmp_path: Path) -> None:
+    bench, done = counting(tmp_path, steps=3, seeds=(0,))
+
+    def compute() -> dict[str, Any]:
+        done.append("once")
+        return {"figures": np.arange(3.0), "name": "GSP"}
+
+    for _ in range(2):
+        found = bench.part("GSP 0", compute)
+        assert found["figures"].tolist() == [0, 1, 2]
+        assert found["name"] == "GSP"
+        assert set(found) == {"figures", "name"}
+    assert done == ["once"]
+    bench.part("GSP 1", compute)
+    assert len(done) == 2
+
+
+def test_one_more_seed_leaves_the_others_alone_and_other_steps_do_not(tmp_path: Path) -> None:
+    done: list[int] = []
+    for settings in ({"steps": 3, "seeds": (0,)}, {"steps": 3, "seeds": (0, 1)}, {"steps": 4, "seeds": (0,)}):
+        bench, _ = counting(tmp_path, **settings)
+        for seed in settings["seeds"]:  # type: ignore[attr-defined]
+            bench.part(f"GSP {seed}", lambda seed=seed: done.append(seed) or {"seed": seed}, whatever=("seeds",))  # type: ignore[misc]
+    assert done == [0, 1, 0]
+
+
+def test_time_of_earlier_runs_counts(tmp_path: Path) -> None:
+    bench, _ = counting(tmp_path)
+    bench.part("a", dict)
+    assert bench.earlier == 0
+    again, _ = counting(tmp_path)
+    again.part("a", dict)
+    assert again.earlier > 0
+
+
+def test_who_stops_a_study_hears_how_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find(*_: Any) -> Any:
+        raise Stopped(2)
+
+    monkeypatch.setattr("lookalike.studies.find", lambda _: toy.STUDY)
+    monkeypatch.setattr(type(toy.STUDY), "find", property(lambda _: find), raising=False)
+    assert main(["study", "toy", "--out", str(tmp_path / "out")]) == 130
+    assert capsys.readouterr().err.endswith("stopped; the same command goes on after what is done\n")
