@@ -1,17 +1,22 @@
 """The demo in miniature, and the rules of its race."""
 
 import json
+import os
 import re
+from concurrent.futures import Future
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from lookalike.app import main
-from lookalike.studies import demo
-from lookalike.studies.glyph_race import CONTESTANTS, Contestant, Outcome, draw, drawing, in_cell
+from lookalike.report.tables import Table
+from lookalike.studies import demo, demo_page
+from lookalike.studies.glyph_race import CONTESTANTS, Budget, Contestant, Outcome, Shots, draw, drawing, in_cell
 
 
 def test_the_whole_story_in_miniature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,7 +24,8 @@ def test_the_whole_story_in_miniature(tmp_path: Path, capsys: pytest.CaptureFixt
     told = capsys.readouterr().out
     for contestant in CONTESTANTS:
         assert contestant.name in told
-    assert "the figures mean nothing" in told
+    assert demo.WARNING in told
+    assert "weight in the letter's cell" in told
     assert "lookalike train my_pictures/" in told
     figures = json.loads((tmp_path / "figures.json").read_text())
     rows = {row["name"]: row for row in figures["rows"]}
@@ -27,7 +33,15 @@ def test_the_whole_story_in_miniature(tmp_path: Path, capsys: pytest.CaptureFixt
     assert rows["oracle, told the true cell"]["weight_on_letter"] == pytest.approx(1)
     assert rows["average pooling"]["weight_on_letter"] == pytest.approx(0.25)
     assert all(0 <= row["MAP@R"] <= 1 for row in rows.values())
-    page = (tmp_path / "index.html").read_text()
+    start = {(run["name"], run["seed"]): run["held_out"][0] for run in figures["all_runs"]}
+    assert start["average pooling", 0] != start["average pooling", 1]  # there is nothing in it but the seed's network
+    page = unescape((tmp_path / "index.html").read_text())
+    top, rest = page.split("<table", 1)
+    assert "the figures mean nothing" in top
+    assert "points of MAP@R" not in rest
+    assert "weight in the letter's cell" in rest
+    assert "Outlined is the cell that shows the letter" in rest
+    assert "a seed is network and batches both" in rest
     assert len(page) < 3e6
     assert len(re.findall(r"<img src=\"data:image/", page)) == 3 + len(CONTESTANTS)
     assert all(f"nearest neighbours under {contestant.name}" in page for contestant in CONTESTANTS)
@@ -35,6 +49,71 @@ def test_the_whole_story_in_miniature(tmp_path: Path, capsys: pytest.CaptureFixt
         assert said in page
     assert "also the quarter that is held out" in page
     assert "http" not in re.sub(r"data:image/[^\"]+", "", page).replace("http-equiv", "")
+
+
+def test_figures_do_not_depend_on_the_number_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    for name in ("_FOLDER", "_TICK"):
+        monkeypatch.setattr(demo, name, getattr(demo, name))
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    demo._prepare(Path(), None)
+    assert threads == [1]
+
+
+@pytest.mark.parametrize(("usable", "workers"), [(1, 1), (2, 2), (8, 8), (9, 8), (64, 8)])
+def test_there_are_no_more_processes_than_cores_to_use(
+    monkeypatch: pytest.MonkeyPatch, usable: int, workers: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(usable)), raising=False)
+    assert demo._default_workers() == workers
+
+
+def test_what_a_worker_raises_is_raised_at_once() -> None:
+    class Counter:
+        value = 0
+
+    failed: Future[None] = Future()
+    failed.set_exception(ValueError("broken"))
+    with pytest.raises(ValueError, match="broken"):
+        demo._followed([Future(), failed], "work", 1, Counter())
+
+
+@pytest.fixture
+def story() -> demo_page.Story:
+    """Of 16 pictures whose letter goes through the cells, and poolings that differ in MAP@R alone."""
+    shots = Shots(np.zeros((16, 64, 64, 3), np.uint8), np.zeros(16, np.int64), np.arange(16) % 4)
+    vectors, weights = np.zeros((16, 2), np.float32), np.full((16, 16), 1 / 16, np.float32)
+    results = [
+        demo.Result(each, 1.0, [Outcome(each.name, 1.0, 0, [], {"MAP@R": 0.1 * number}, vectors, weights, 0.25)])
+        for number, each in enumerate(CONTESTANTS)
+    ]
+    return demo_page.Story(results, [], shots, Budget(), 0.0, Table([], []))
+
+
+def test_the_verdict_says_what_was_measured_and_no_more(story: demo_page.Story) -> None:
+    assert demo_page._verdict(story) == (
+        "GSP is 10.0 points of MAP@R ahead of average pooling; that is 25% of the way to the oracle, which pools only "
+        "the true cell because it is told where it is. A plain learnt attention is 20.0 points ahead of GSP here. All "
+        "of this is after 150 steps of training; docs/results.md tells of other runs."
+    )
+
+
+def test_the_true_cell_is_outlined_in_pictures_and_maps(
+    story: demo_page.Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(demo_page, "as_bytes", lambda figure, _: drawn.append(figure))
+    demo_page.heat_maps(story)
+    panels = drawn[0].axes
+    assert len(panels) == 8 * (1 + len(CONTESTANTS))
+    for number, panel in enumerate(panels):
+        cell = story.test.cells[demo_page._spread_out(16, 8)[number % 8]]
+        side = panel.images[0].get_array().shape[0]
+        left, top = (panel.patches[-1].get_xy()[axis] + 0.5 for axis in (0, 1))
+        assert (2 * int(top * 2 // side) + int(left * 2 // side)) == cell
+        assert panel.patches[-1].get_width() == pytest.approx(side / 2, rel=0.1)
 
 
 @pytest.mark.parametrize(("gsp", "said"), [(0.16, "is worth 12.5 points"), (0.03, "costs 0.5 points")])

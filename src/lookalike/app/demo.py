@@ -17,7 +17,7 @@ FLAGS = {**JSON, "--quick": "show in seconds that everything runs; the figures m
 @dataclass
 class Demo:
     out: Path = setting(Path("demo"), "folder for the page and the figures")
-    workers: int | None = setting(None, "processes; null: as many as there are cores, at most 8")
+    workers: int | None = setting(None, "processes; null: as many as there are cores to use, at most 8")
 
 
 def run(argv: list[str]) -> int:

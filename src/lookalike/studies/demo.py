@@ -1,28 +1,29 @@
 """The demo: the whole story on this machine, without a download, in minutes.
 
 Draws glyphs, trains a small network on them with each of the poolings of ``lookalike.studies.glyph_race``, measures on
-letters and symbols that nobody has seen, prints a table, and leaves one page to look at.
+letters and symbols that nobody has seen, prints a table, and leaves one page to look at. A seed is network and batches
+both. Every process computes on one thread, so that the figures do not depend on the number of cores.
 """
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+from lookalike.data.loading import MOST_WORKERS, default_workers
 from lookalike.files import require_own_folder, write_text
 from lookalike.report.tables import Column, Line, Table, number, words
-from lookalike.studies.demo_page import Story, make_page
+from lookalike.studies.demo_page import WARNING, Story, make_page
 from lookalike.studies.glyph_race import (
     CONTESTANTS,
     Budget,
@@ -37,12 +38,13 @@ from lookalike.studies.glyph_race import (
 from lookalike.studies.over_seeds import deviation
 from lookalike.training.display import progress
 
-QUICK = Budget(  # shows that everything runs; the figures mean nothing
+Done = TypeVar("Done")
+
+QUICK = Budget(  # WARNING says what it is worth
     steps=4,
     letter_steps=4,
     evaluate_every=2,
     rates=(3e-3,),
-    seeds=(0,),
     train_classes=24,
     test_classes=8,
     pictures=8,
@@ -75,19 +77,24 @@ def run(out: Path, budget: Budget | None = None, workers: int | None = None) -> 
     budget = budget or Budget()
     require_own_folder(out, "demo", [FIGURES])
     if budget == Budget():
-        print("Drawing letters, and then twenty short trainings: five to six minutes on two cores.", file=sys.stderr)
+        print(
+            "Drawing letters, learning them, and then twenty short trainings: five to six minutes on two cores.",
+            file=sys.stderr,
+        )
     started = time.monotonic()
-    workers = workers or max(1, min(os.cpu_count() or 1, 8))
     runs = [(contestant, rate, seed) for contestant in CONTESTANTS for rate in budget.rates for seed in budget.seeds]
     with TemporaryDirectory(prefix="lookalike-demo-") as temporary:
         folder = Path(temporary)
         counter = get_context("spawn").Value("q", 0)
         with ProcessPoolExecutor(
-            workers, mp_context=get_context("spawn"), initializer=_prepare, initargs=(folder, counter, workers)
+            workers or _default_workers(),
+            mp_context=get_context("spawn"),
+            initializer=_prepare,
+            initargs=(folder, counter),
         ) as pool:
             try:
                 shots = _draw_all(pool, budget, folder)
-                torch.save(_letters(shots["letters"], budget), folder / "backbone.pt")
+                _learn_all(pool, budget, counter)
                 outcomes = _race_all(pool, runs, budget, counter)
             except BaseException:
                 pool.shutdown(cancel_futures=True)
@@ -115,7 +122,7 @@ def run(out: Path, budget: Budget | None = None, workers: int | None = None) -> 
     }
     shown = table(results, budget)
     figures["table"] = shown.text()
-    story = Story(results, outcomes, shots["test"], budget, seconds, shown)
+    story = Story(results, outcomes, shots["test"], budget, seconds, shown, is_quick=budget == QUICK)
     write_text(out / FIGURES, json.dumps(figures, indent=2) + "\n")
     write_text(out / "index.html", make_page(story))
     return figures
@@ -127,7 +134,7 @@ def in_words(figures: dict[str, Any], out: Path, quick: bool = False) -> str:
     gain = 100 * (rows["GSP"]["MAP@R"] - rows["average pooling"]["MAP@R"])
     lines = [figures["table"], ""]
     if quick:
-        lines.append("--quick: this shows that everything runs; the figures mean nothing.")
+        lines.append(WARNING)
     else:
         worth = f"{'is worth' if gain > 0 else 'costs'} {abs(gain):.1f} points"
         lines.append(f"Leaving the background out, as GSP does, {worth} of MAP@R here.")
@@ -143,7 +150,7 @@ def table(results: list[Result], budget: Budget) -> Table:
         Column("pooling", "left"),
         Column("MAP@R", best="most"),
         Column("P@1", best="most"),
-        Column("weight on the letter"),
+        Column("weight in the letter's cell"),
         Column("rate"),
     ]
     lines = [
@@ -177,6 +184,11 @@ def _chosen(contestant: Contestant, outcomes: list[Outcome], budget: Budget) -> 
     return Result(contestant, best, sorted(by_rate[best], key=lambda outcome: outcome.seed))
 
 
+def _default_workers() -> int:
+    """One for each core that this process may use: one more than for loaders, whose process works as well."""
+    return min(default_workers() + 1, MOST_WORKERS)
+
+
 def _draw_all(pool: ProcessPoolExecutor, budget: Budget, folder: Path) -> dict[str, Shots]:
     shots = {}
     splits = {name: drawing(budget, name) for name in ("letters", "train", "test")}
@@ -194,28 +206,31 @@ def _draw_all(pool: ProcessPoolExecutor, budget: Budget, folder: Path) -> dict[s
     return shots
 
 
-def _letters(letters: Shots, budget: Budget) -> dict[str, torch.Tensor]:
-    with progress(budget.letter_steps, "the backbone learns letters", " steps") as tick:
-        return learn_letters(letters, budget, tick)
+def _learn_all(pool: ProcessPoolExecutor, budget: Budget, counter: Any) -> None:
+    tasks = [pool.submit(_learn_one, seed, budget) for seed in budget.seeds]
+    what = "a network learns letters" if len(tasks) == 1 else f"{len(tasks)} networks learn letters"
+    _followed(tasks, what, len(tasks) * budget.letter_steps, counter)
 
 
 def _race_all(
     pool: ProcessPoolExecutor, runs: list[tuple[Contestant, float, int]], budget: Budget, counter: Any
 ) -> list[Outcome]:
-    waiting = {pool.submit(_race_one, *run, budget): run for run in runs}
-    outcomes: list[Outcome] = []
-    done = 0
-    with progress(len(runs) * budget.steps, "the race", " steps") as tick:
+    tasks = [pool.submit(_race_one, *run, budget) for run in runs]
+    return _followed(tasks, "the race", len(runs) * budget.steps, counter)
+
+
+def _followed(tasks: list[Future[Done]], what: str, steps: int, counter: Any) -> list[Done]:
+    """What the tasks give, once all are done, which the workers' counter of steps shows meanwhile."""
+    waiting, shown = set(tasks), counter.value
+    with progress(steps, what, " steps") as tick:
         while waiting:
+            finished, waiting = wait(waiting, timeout=0.1, return_when=FIRST_EXCEPTION)
+            for task in finished:
+                task.result()  # raises what it raised
             now = counter.value
-            tick(now - done)
-            done = now
-            for future in [future for future in waiting if future.done()]:
-                del waiting[future]
-                outcomes.append(future.result())
-            time.sleep(0.1)
-    order = [contestant.name for contestant in CONTESTANTS]
-    return sorted(outcomes, key=lambda outcome: (order.index(outcome.contestant), outcome.rate, outcome.seed))
+            tick(now - shown)
+            shown = now
+    return [task.result() for task in tasks]
 
 
 # In the worker processes.
@@ -223,9 +238,9 @@ _FOLDER = Path()
 _TICK: Callable[[int], None] = lambda _: None  # noqa: E731
 
 
-def _prepare(folder: Path, counter: Any, workers: int) -> None:
+def _prepare(folder: Path, counter: Any) -> None:
     global _FOLDER, _TICK
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+    torch.set_num_threads(1)
 
     def tick(count: int) -> None:
         with counter.get_lock():
@@ -238,7 +253,18 @@ def _draw_some(budget: Budget, split: str, first: int, end: int) -> Any:
     return draw(drawing(budget, split), first, end)
 
 
+def _learn_one(seed: int, budget: Budget) -> None:
+    torch.save(learn_letters(_drawn("letters"), seed, budget, _TICK), _network_of(seed))
+
+
 def _race_one(contestant: Contestant, rate: float, seed: int, budget: Budget) -> Outcome:
-    known, unseen = (Shots(**np.load(_FOLDER / f"{name}.npz")) for name in ("train", "test"))
-    backbone = torch.load(_FOLDER / "backbone.pt", weights_only=True)
-    return race(contestant, rate, seed, backbone, known, unseen, budget, _TICK)
+    backbone = torch.load(_network_of(seed), weights_only=True)
+    return race(contestant, rate, seed, backbone, _drawn("train"), _drawn("test"), budget, _TICK)
+
+
+def _drawn(split: str) -> Shots:
+    return Shots(**np.load(_FOLDER / f"{split}.npz"))
+
+
+def _network_of(seed: int) -> Path:
+    return _FOLDER / f"network-{seed}.pt"

@@ -4,7 +4,11 @@ A small ResNet first learns single letters of the training classes, so that ther
 contestant trains it further on pictures in which one cell of four shows the letter and three show symbols. What is
 measured are letters that nobody has seen, among symbols that nobody has seen.
 
-The oracle pools the true cell alone, which it is told: nobody can do better by leaving places out.
+A seed is network and batches both: each has its own network that has learnt letters, from which all contestants start,
+and its own batches. The network that they start from changes the outcome more than anything else. The pictures are the
+same for every seed.
+
+The oracle pools the true cell alone, which it is told.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ CONTESTANTS = (
 
 @dataclass(frozen=True)
 class Budget:
-    """Of one contestant, rate and seed, and of the letters before."""
+    """Of one contestant, rate and seed, and of each seed's letters before."""
 
     steps: int = 150
     letter_steps: int = 1000
@@ -68,7 +72,7 @@ class Budget:
     per_class: int = 4
     evaluate_every: int = 50
     rates: tuple[float, ...] = (1e-3, 3e-3)
-    seeds: tuple[int, ...] = (0, 1)
+    seeds: tuple[int, ...] = (0, 1)  # of network and batches both
     train_classes: int = 412
     test_classes: int = 100
     pictures: int = 20  # of each class
@@ -119,8 +123,8 @@ def draw(pictures: Pictures, first: int, end: int) -> tuple[NDArray[np.uint8], N
     return pixels, np.array([reader.cell_of(origin) for origin in origins], dtype=np.int64)
 
 
-def learn_letters(letters: Shots, budget: Budget, tick: Callable[[int], None], seed: int = 0) -> dict[str, Tensor]:
-    """A backbone that classifies single letters of the training classes; its weights."""
+def learn_letters(letters: Shots, seed: int, budget: Budget, tick: Callable[[int], None]) -> dict[str, Tensor]:
+    """The network of one seed, which classifies single letters of the training classes; its weights."""
     torch.manual_seed(seed)
     backbone = create_backbone(BACKBONE).to(memory_format=torch.channels_last)
     classifier = nn.Linear(backbone.channels, int(letters.labels.max()) + 1)
@@ -151,7 +155,10 @@ def race(
     budget: Budget,
     tick: Callable[[int], None],
 ) -> Outcome:
-    """Train one contestant with one rate and seed, and measure it. ``known`` are the training classes."""
+    """Train one contestant with one rate and seed, and measure it.
+
+    ``backbone``: what ``learn_letters`` gave with this seed.  ``known``: the training classes.
+    """
     torch.manual_seed(seed)
     classes = int(known.labels.max()) + 1
     kept = classes - max(2, round(HELD_OUT * classes))

@@ -5,6 +5,9 @@ unseen classes (of the test) are held against where the object really is (``loca
 weight that lies inside its mask, and whether the largest weight does. By chance both are the share of the picture that
 the mask covers: that is average pooling. Masks are the true cell and, where letters are drawn, the letter's bounding
 box and its ink.
+
+A seed is network and batches both: each has its own network that has seen single letters, or single pictures, from
+which all poolings start.
 """
 
 from dataclasses import dataclass, replace
@@ -30,18 +33,19 @@ from lookalike.studies.glyph_race import (
 from lookalike.studies.localisation_findings import CELL, claims, table
 from lookalike.studies.localisation_masks import Masks, box_of, cell_masks, letter_mask, located, spread
 from lookalike.studies.localisation_plots import Heat, bars, heat_maps
-from lookalike.studies.over_seeds import check_seeds
+from lookalike.studies.over_seeds import check_seeds, count_in_words
 from lookalike.studies.study import Bench, Findings, Study, value
 
+Network = dict[str, torch.Tensor]
 BOX, INK = "letter's box", "ink"
 
 
 @dataclass(frozen=True)
 class Localisation:
     steps: int = value("of every pooling, rate and seed", budget=True)
-    letter_steps: int = value("of the network on single letters, or single pictures, before", budget=True)
+    alone_steps: int = value("of every seed's network before, on single letters or single pictures", budget=True)
     rates: tuple[float, ...] = value("learning rates to choose from by held-out classes", budget=True)
-    seeds: tuple[int, ...] = value("of every pooling", budget=True)
+    seeds: tuple[int, ...] = value("of network and batches both, the same for every pooling", budget=True)
     train_classes: int = value("drawn letters to train on, a quarter of them held out", budget=True)
     test_classes: int = value("drawn letters to measure on", budget=True)
     pictures: int = value("drawn of each class", budget=True)
@@ -51,7 +55,7 @@ class Localisation:
     shown: int = value("pictures in the figure of heat maps", budget=True)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "letter_steps", "train_classes", "test_classes", "pictures", "prototypes", "shown"):
+        for name in ("steps", "alone_steps", "train_classes", "test_classes", "pictures", "prototypes", "shown"):
             check_count(name, getattr(self, name))
         check_range("keep", self.keep, 0, 1)
         check_range("sharpness", self.sharpness, 0, None)
@@ -65,7 +69,7 @@ class Localisation:
     def budget(self) -> Budget:
         return Budget(
             steps=self.steps,
-            letter_steps=self.letter_steps,
+            letter_steps=self.alone_steps,
             evaluate_every=self.steps,
             rates=self.rates,
             seeds=self.seeds,
@@ -104,12 +108,12 @@ def find(settings: Localisation, bench: Bench) -> Findings:
     drawing = _drawing(settings, bench.data)
     budget, contestants = settings.budget, settings.contestants
     shots = {name: _shots(pictures, bench, name) for name, pictures in drawing._asdict().items()}
-    backbone = _backbone(shots["alone"], budget, bench)
+    networks = {seed: _network(seed, shots["alone"], budget, bench) for seed in budget.seeds}
     masks = _masks(drawing, shots["test"])
     outcomes: dict[str, list[Outcome]] = {}
     rates: dict[str, float] = {}
     for contestant in contestants:
-        rates[contestant.name], outcomes[contestant.name] = _raced(contestant, backbone, shots, budget, bench)
+        rates[contestant.name], outcomes[contestant.name] = _raced(contestant, networks, shots, budget, bench)
     places = {name: [located(each.weights, masks) for each in own] for name, own in outcomes.items()}
     for name, own in places.items():
         told = f"{np.mean([each.share[CELL] for each in own]):.3f} of the weight in the true cell"
@@ -119,6 +123,10 @@ def find(settings: Localisation, bench: Bench) -> Findings:
     heats = [Heat(pooling[name], own[0].weights) for name, own in outcomes.items()]
     chosen = np.linspace(0, len(shots["test"].labels) - 1, settings.shown).astype(np.int64)
     notes = [f"Rates, chosen by held-out classes: {', '.join(f'{name} {rate:g}' for name, rate in rates.items())}."]
+    if bench.data is not None:
+        notes.append(
+            "train_classes, test_classes and pictures are for what is drawn without --data, and had no say here."
+        )
     if not drawing.is_drawn:
         notes.append(
             "Collage: 12 of the 16 super-classes train and 4 are held out to choose the rate; the test shows unseen "
@@ -130,7 +138,7 @@ def find(settings: Localisation, bench: Bench) -> Findings:
             "localisation": (
                 bars({name: [each._asdict() for each in own] for name, own in places.items()}, chance, pooling),
                 "How much of the pooling weight lies inside the object, and how often the largest weight does, on "
-                f"unseen classes; mean and standard deviation over {len(settings.seeds)} seeds. Dashed: by chance.",
+                f"unseen classes; {_over(settings.seeds)}. Dashed: by chance.",
             ),
             "heat-maps": (
                 heat_maps(shots["test"], heats, spread, chosen),
@@ -186,30 +194,39 @@ def _shots(pictures: Pictures, bench: Bench, name: str) -> Shots:
     return Shots(pixels, np.unique(pictures.labels, return_inverse=True)[1].astype(np.int64), cells)
 
 
-def _backbone(alone: Shots, budget: Budget, bench: Bench) -> dict[str, torch.Tensor]:
+def _network(seed: int, alone: Shots, budget: Budget, bench: Bench) -> Network:
+    """The one from which all poolings start with this seed."""
+
     def compute() -> dict[str, Any]:
-        with bench.display.bar(budget.letter_steps, "alone", " steps") as tick:
-            learnt = learn_letters(alone, budget, tick)
+        with bench.display.bar(budget.letter_steps, f"alone, seed {seed}", " steps") as tick:
+            learnt = learn_letters(alone, seed, budget, tick)
         return {name: tensor.numpy() for name, tensor in learnt.items()}
 
-    return {name: torch.from_numpy(array) for name, array in bench.part("backbone", compute).items()}
+    return {name: torch.from_numpy(array) for name, array in bench.part(f"network {seed}", compute).items()}
 
 
 def _raced(
-    contestant: Contestant, backbone: dict[str, torch.Tensor], shots: dict[str, Shots], budget: Budget, bench: Bench
+    contestant: Contestant, networks: dict[int, Network], shots: dict[str, Shots], budget: Budget, bench: Bench
 ) -> tuple[float, list[Outcome]]:
     """The rate that is best on held-out classes with the first seed, and the outcomes of all seeds with it."""
 
     def run(rate: float, seed: int) -> Outcome:
         def compute() -> dict[str, Any]:
             with bench.display.bar(budget.steps, f"{contestant.name}, rate {rate:g}, seed {seed}", " steps") as tick:
-                return race(contestant, rate, seed, backbone, shots["train"], shots["test"], budget, tick)._asdict()
+                return race(
+                    contestant, rate, seed, networks[seed], shots["train"], shots["test"], budget, tick
+                )._asdict()
 
         return Outcome(**bench.part(f"{contestant.name} {rate:g} {seed}", compute))
 
     first = {rate: run(rate, budget.seeds[0]) for rate in budget.rates}
     best = max(first, key=lambda rate: first[rate].curve[-1][1])
     return best, [first[best], *(run(best, seed) for seed in budget.seeds[1:])]
+
+
+def _over(seeds: tuple[int, ...]) -> str:
+    counted = count_in_words(len(seeds))
+    return counted if len(seeds) == 1 else f"mean and standard deviation over {counted}"
 
 
 def _masks(drawing: Drawing, test: Shots) -> dict[str, Masks]:
@@ -225,8 +242,9 @@ def _masks(drawing: Drawing, test: Shots) -> dict[str, Masks]:
 STUDY = Study(
     name="localisation",
     title="Localisation: pooling weights point at the object, although nobody showed them a box",
-    about="Poolings are trained alike, from the same network that has seen single letters (or pictures), on "
-    "pictures of 2 x 2 cells of which one decides the class. On unseen classes, where does their weight lie?",
+    about="Poolings are trained alike on pictures of 2 x 2 cells of which one decides the class. With one seed all "
+    "start from one network, which has seen single cells, and have the same batches; another seed is another network "
+    "and other batches. On unseen classes, where does their weight lie?",
     source="beyond the papers; what they say of the poolings is in section 5.3.5 of Gürbüz's thesis",
     settings=Localisation,
     find=find,

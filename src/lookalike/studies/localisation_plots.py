@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = "Greys"
+OUTLINE = (("white", 2.6), ("#D55E00", 1.2))  # one line over the other: seen on black, and without colour
 TITLES = {"share": "share of the weight inside, %", "pointing": "largest weight inside, % of pictures"}
 
 
@@ -60,8 +61,6 @@ def heat_maps(
     chosen: NDArray[np.int64],
 ) -> Figure:
     """A row for each picture: the picture, then the weights of each pooling over it."""
-    from matplotlib.patches import Rectangle
-
     side = shots.pixels.shape[1]
     with look():
         columns = 1 + len(heats)
@@ -73,16 +72,25 @@ def heat_maps(
             flat = 1 / side**2
             for panel, of in zip(own[1:], maps, strict=True):
                 panel.imshow(of[row], cmap=COLOURS, vmin=0, vmax=max(2 * flat, of[row].max()))
-            down, right = divmod(int(shots.cells[index]), 2)
             for panel in own:
-                corner = (right * side / 2 - 0.5 + 1, down * side / 2 - 0.5 + 1)
-                edge = side / 2 - 2
-                panel.add_patch(Rectangle(corner, edge, edge, fill=False, edgecolor="#D55E00", linewidth=1.8))
+                outline_cell(panel, shots.cells[index], side)
                 panel.set(xticks=[], yticks=[])
                 panel.grid(visible=False)
         for panel, title in zip(panels, ["picture", *(_short(heat.contestant.name) for heat in heats)], strict=False):
             panel.set_title(title, fontsize=10)
     return drawn
+
+
+def outline_cell(panel: Any, cell: int, side: int) -> None:
+    """A thin line around one cell of 2 x 2, in a picture or map of ``side`` x ``side``."""
+    from matplotlib.patches import Rectangle
+
+    down, right = divmod(int(cell), 2)
+    inset = side / 64  # so that the line is inside
+    corner = (right * side / 2 - 0.5 + inset, down * side / 2 - 0.5 + inset)
+    edge = side / 2 - 2 * inset
+    for colour, width in OUTLINE:
+        panel.add_patch(Rectangle(corner, edge, edge, fill=False, edgecolor=colour, linewidth=width))
 
 
 def _style(contestant: Contestant) -> Any:
