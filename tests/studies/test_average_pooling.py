@@ -10,10 +10,14 @@ from hypothesis import strategies as st
 
 from lookalike.app import main
 from lookalike.geometry import covering_radius, greedy_k_centre
-from lookalike.studies.average_pooling import STUDY, pictures_of
-from lookalike.studies.average_pooling_findings import claims, look_at, verdict_on_overlap
+from lookalike.studies import average_pooling
+from lookalike.studies.average_pooling import STUDY
+from lookalike.studies.average_pooling_findings import claims, has_learnt, look_at, overlap_of_prototypes
 from lookalike.studies.average_pooling_maths import active_hulls, combine, fit_classes, histogram_programme
 from lookalike.studies.average_pooling_plots import Scene, nearest_places, patch
+from lookalike.studies.study import Bench
+from lookalike.training.display import Display
+from lookalike.training.stopping import Stopped, StopRequest
 
 
 def some(seed: int, *shape: int) -> torch.Tensor:
@@ -74,35 +78,53 @@ def test_softmax_regression_tells_classes_apart_and_scores_are_means_of_local_sc
 def test_looking_at_separated_and_at_mixed_classes() -> None:
     labels = torch.arange(2).repeat_interleave(10)
     apart = torch.tensor([[0.6, 0.0], [-0.6, 0.0]])[labels].unsqueeze(1) + 0.05 * some(1, 20, 16, 2).float()
-    found = look_at(apart, labels, 12, 0.02, 20).figures
+    separated = look_at(apart, labels, 12, 0.02, 20)
+    found = separated.figures
     assert found["overlapping pairs"] == 0
     assert found["purity"] == found["accuracy"] == found["MAP@R"] == 1
     assert found["programmes"] == 20
     assert found["programme off by"] < 1e-6
-    mixed = look_at(0.3 * some(2, 20, 16, 2).float(), labels, 12, 0.02, 5).figures
+    blurred = look_at(0.3 * some(2, 20, 16, 2).float(), labels, 12, 0.02, 5)
+    mixed = blurred.figures
     assert mixed["overlapping pairs"] == 1
     assert mixed["purity"] < 0.8
     for one in (found, mixed):
         assert one["violations"] == 0
         assert 0 < one["largest error"] <= one["radius"]
-    said = claims([found, mixed], 20, 2)
+    for seen in (separated, blurred):
+        alone = overlap_of_prototypes(seen.features, labels, 12, 0.02)
+        assert (alone.pairs, alone.share) == (seen.of_prototypes.pairs, seen.of_prototypes.share)
+    said = claims([found, found | {"overlapping pairs": 1.0}], [separated.of_prototypes] * 2, 20, 2)
     assert [claim.verdict for claim in said] == ["reproduced", "reproduced", "reproduced", "reproduced", "not tested"]
     assert "0 exceptions among 20 pictures and 2 networks" in said[1].here
+
+
+def test_hulls_of_a_network_that_has_not_learnt_say_nothing() -> None:
+    labels = torch.arange(4).repeat_interleave(8)
+    mixed = look_at(0.3 * some(2, 32, 16, 2).float(), labels, 12, 0.02, 5)
+    assert mixed.figures["overlapping pairs"] == 1
+    on_hulls = claims([mixed.figures], [mixed.of_prototypes], 32, 4)[2]
+    assert on_hulls.verdict == "not tested"
+    assert "before training 100 %, by" in on_hulls.here
+    assert on_hulls.here.endswith("the classes have not been learnt")
+    for pairs, expected in ((0.5, "reproduced"), (0.1, "partly"), (0.0, "not reproduced")):
+        learnt = mixed.figures | {"MAP@R": 0.5, "overlapping pairs": pairs}
+        assert claims([learnt], [mixed.of_prototypes], 32, 4)[2].verdict == expected
+
+
+def test_what_it_takes_to_have_learnt() -> None:
+    assert has_learnt([0.1, 0.3], 10)
+    assert not has_learnt([0.1, 0.29], 10)
+    assert not has_learnt([float("nan")], 10)
 
 
 @pytest.mark.parametrize(
     ("change", "which"), [({"violations": 1}, 1), ({"programme off by": 1e-3}, 0), ({"scores off by": 1.0}, 3)]
 )
 def test_whatever_does_not_hold_is_said(change: dict[str, float], which: int) -> None:
-    figures = look_at(some(3, 6, 4, 2).float(), torch.tensor([0, 0, 0, 1, 1, 1]), 4, 0.02, 2).figures
-    assert claims([figures], 6, 2)[which].verdict == "reproduced"
-    assert claims([figures | change], 6, 2)[which].verdict == "not reproduced"
-
-
-def test_verdict_on_overlap() -> None:
-    assert verdict_on_overlap([0.4, 0.8]) == "reproduced"
-    assert verdict_on_overlap([0.0, 0.1]) == "partly"
-    assert verdict_on_overlap([0.0, 0.0]) == "not reproduced"
+    found = look_at(some(3, 6, 4, 2).float(), torch.tensor([0, 0, 0, 1, 1, 1]), 4, 0.02, 2)
+    assert claims([found.figures], [found.of_prototypes], 6, 2)[which].verdict == "reproduced"
+    assert claims([found.figures | change], [found.of_prototypes], 6, 2)[which].verdict == "not reproduced"
 
 
 def test_patches_are_cut_around_the_nearest_place() -> None:
@@ -131,26 +153,6 @@ def write_pictures(folder: Path, count: int) -> None:
             Image.fromarray(chance.integers(256, size=(8, 8, 3), dtype=np.uint8)).save(folder / name / f"{number}.png")
 
 
-def test_pictures_to_learn_from_are_not_looked_at(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "plain", 12)
-    settings = STUDY.chosen("miniature", {"classes": 2})
-    known, shown = pictures_of(settings, str(tmp_path / "plain"))
-    assert known.classes == shown.classes == ("cat", "dog")
-    assert not set(known.names) & set(shown.names)
-    assert np.bincount(known.labels).tolist() == [6, 6]
-    assert np.bincount(shown.labels).tolist() == [5, 5]
-    named, _ = pictures_of(STUDY.chosen("miniature", {"names": ["emu", "cat"]}), str(tmp_path / "plain"))
-    assert named.classes == ("cat", "emu")
-
-
-def test_official_splits_are_used_where_both_have_the_classes(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "split" / "train", 7)
-    write_pictures(tmp_path / "split" / "test", 6)
-    known, shown = pictures_of(STUDY.chosen("miniature", {"classes": 3}), str(tmp_path / "split"))
-    assert {name.split("/")[0] for name in known.names} == {"train"}
-    assert {name.split("/")[0] for name in shown.names} == {"test"}
-
-
 def test_as_it_is_typed_on_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_pictures(tmp_path / "data", 12)
     out = tmp_path / "out"
@@ -163,6 +165,8 @@ def test_as_it_is_typed_on_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [claim["verdict"] for claim in numbers["claims"][:2]] == ["reproduced", "reproduced"]
     (network,) = numbers["networks"]
     assert len(network["errors"]) == 15
+    assert 0 <= network["untrained"]["overlap"] <= network["untrained"]["overlapping pairs"] <= 1
+    assert numbers["claims"][2]["verdict"] == "not tested"  # two steps, and pictures that show nothing
     assert max(network["errors"]) <= network["radius"]
     assert all(error <= radius + 1e-6 for error, radius in zip(network["errors"], network["radii"], strict=True))
     assert "CIFAR-10; here it is" in capsys.readouterr().out
@@ -174,6 +178,20 @@ def test_the_radius_is_that_of_greedy_k_centre() -> None:
     chosen = greedy_k_centre(features.flatten(0, 1), 5)
     assert found.radius == float(chosen.radii[-1])
     assert found.radius == pytest.approx(float(found.combined.radius.max()))
+
+
+def test_it_ends_where_pictures_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("it was asked to stop, and trains")
+
+    monkeypatch.setattr(average_pooling, "shifted", refuse)
+    write_pictures(tmp_path / "data", 12)
+    stop = StopRequest()
+    stop.requested = 2
+    bench = Bench(tmp_path / "out", Display(stop, quiet=True), str(tmp_path / "data"))
+    with pytest.raises(Stopped):
+        STUDY.find(STUDY.chosen("miniature"), bench)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from lookalike.data.transforms import evaluation_transform
 from lookalike.models import create_backbone
 from lookalike.studies import pretraining
 from lookalike.studies.pretraining import Lesson, as_inputs, classify, shifted
+from lookalike.training.display import Display
+from lookalike.training.stopping import Stopped, StopRequest
 
 COLOURS = np.array([[200, 60, 60], [60, 200, 60], [60, 60, 200]])
 QUICK = {"steps": 20, "batch": 12}
@@ -74,6 +76,28 @@ def test_what_was_learnt_once_is_found_again(both: Pictures, cache: Path, monkey
     first.file.write_bytes(first.file.read_bytes()[:1000])
     mended = classify(train, test=test, cache=cache, **SHORT)
     assert all(torch.equal(value, first.weights[name]) for name, value in mended.weights.items())
+
+
+def test_it_stops_when_asked_and_nothing_is_left(
+    both: Pictures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = StopRequest()
+    steps = []
+
+    def ask(pixels: NDArray[np.uint8], chance: np.random.Generator) -> NDArray[np.uint8]:
+        steps.append(1)
+        stop.requested = 2
+        return shifted(pixels, chance)
+
+    monkeypatch.setattr(pretraining, "shifted", ask)
+    display = Display(stop, quiet=True)
+    with pytest.raises(Stopped):
+        classify(both.split("train"), cache=tmp_path / "cache", display=display, **QUICK)
+    assert len(steps) == 1
+    with pytest.raises(Stopped):  # at the first picture that is read
+        classify(both.split("train"), cache=tmp_path / "cache", display=display, **QUICK)
+    assert len(steps) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_weights_lie_where_the_features_are_cached(

@@ -1,14 +1,22 @@
 import json
+import signal
 from itertools import permutations
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from numpy.typing import NDArray
 
 from lookalike.app import main
+from lookalike.models import create_backbone
+from lookalike.studies import pretraining
 from lookalike.studies import zero_shot_prediction_findings as findings
+from lookalike.studies.picture_race import start
+from lookalike.studies.zero_shot_prediction import STUDY
+from lookalike.studies.zero_shot_prediction_findings import BEFORE, DISTANCES, PERMUTED, PLAIN, ZERO_SHOT, Ridge, Run
 
-RIDGE = 0.05
+RIDGE, RELATIVE = Ridge(0.05), Ridge(0.01, is_relative=True)
 
 
 def test_halves_are_all_equally_likely_and_of_half_the_classes() -> None:
@@ -23,15 +31,20 @@ def test_an_odd_number_fits_on_the_smaller_half() -> None:
     assert (findings.random_halves(5, 20).sum(1) == 2).all()
 
 
-@pytest.mark.parametrize("distance", findings.DISTANCES)
-def test_accuracies_against_least_squares_in_a_loop(distance: str) -> None:
+@pytest.mark.parametrize("ridge", [RIDGE, Ridge(0.4, is_relative=True)])
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_accuracies_against_least_squares_in_a_loop(distance: str, ridge: Ridge) -> None:
     chance = np.random.default_rng(3)
     histograms, means = chance.dirichlet(np.ones(3), 6), chance.normal(size=(6, 4))
     halves = findings.random_halves(6, 5)
-    found = findings.accuracies(histograms, means, halves, RIDGE, distance)
+    found = findings.accuracies(histograms, means, halves, ridge)[distance]
     for half, accuracy in zip(halves, found, strict=True):
         # Ridge is least squares with rows of sqrt(ridge) that are to give 0.
-        rows = np.vstack([histograms[half], RIDGE**0.5 * np.eye(3)])
+        size = ridge.size
+        if ridge.is_relative:  # mean squared distance to the mean = half the mean over all ordered pairs, n * n of them
+            fitted_on = histograms[half]
+            size = ridge.size * np.mean([np.sum((a - b) ** 2) / 2 for a in fitted_on for b in fitted_on])
+        rows = np.vstack([histograms[half], size**0.5 * np.eye(3)])
         targets = np.vstack([means[half], np.zeros((3, 4))])
         fitted = np.linalg.lstsq(rows, targets, rcond=None)[0]
         right = 0
@@ -52,14 +65,71 @@ def test_means_that_are_linear_in_histograms_are_all_predicted() -> None:
     histograms = chance.dirichlet(np.ones(3), 10)
     means = histograms @ chance.normal(size=(3, 8))
     halves = findings.random_halves(10, 30)
-    for distance in findings.DISTANCES:
-        assert findings.accuracies(histograms, means, halves, 1e-9, distance).min() == 1
+    for found in findings.accuracies(histograms, means, halves, Ridge(1e-9)).values():
+        assert found.min() == 1
 
 
 def test_equal_histograms_say_nothing() -> None:
     means = np.random.default_rng(0).normal(size=(10, 8))
     same = np.full((10, 4), 0.25)
-    assert findings.accuracies(same, means, findings.random_halves(10, 30), RIDGE, "L2") == pytest.approx(0.2)
+    for ridge in (RIDGE, RELATIVE):  # the spread is 0
+        for found in findings.accuracies(same, means, findings.random_halves(10, 30), ridge).values():
+            assert found == pytest.approx(0.2)
+
+
+def telling() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Histograms of ten classes over eight prototypes, and means that they tell much about."""
+    chance = np.random.default_rng(0)
+    histograms = chance.dirichlet(np.ones(8), 10)
+    return histograms, histograms @ chance.normal(size=(8, 64)) + 0.3 * chance.normal(size=(10, 64))
+
+
+def test_flatter_histograms_that_say_the_same_are_worth_the_same() -> None:
+    """As any fixed ridge would not have it."""
+    histograms, means = telling()
+    halves = findings.random_halves(10, 200)
+    flat = [1 / 8 + scale * (histograms - 1 / 8) for scale in (0.1, 0.01, 1e-3, 1e-4)]
+    for distance in DISTANCES:
+        relative = [findings.accuracies(each, means, halves, RELATIVE)[distance].mean() for each in flat]
+        assert relative == pytest.approx([relative[-1]] * 4, abs=0.01)
+        assert relative[-1] > 0.5
+        fixed = [findings.accuracies(each, means, halves, Ridge(1e-6))[distance].mean() for each in flat]
+        assert fixed[0] - fixed[-1] > 0.3
+
+
+def test_a_fit_that_fails_is_no_figure() -> None:
+    same, means = np.full((10, 4), 0.25), np.ones((10, 8))
+    found = findings.accuracies(same, means, findings.random_halves(10, 3), Ridge(1e-20))
+    assert all(np.isnan(each).all() for each in found.values())
+
+
+def test_permuted_histograms_are_chance() -> None:
+    histograms, means = telling()
+    run = Run(histograms, means, 0.0, 0.0, np.zeros((1, 1), dtype=np.float32), np.zeros((1, 1), dtype=np.int64))
+    for predicted in findings.score([run, run], 1000, RELATIVE).values():
+        assert len(predicted.right) == len(predicted.permuted) == 2
+        assert predicted.right[0] > 50
+        assert predicted.permuted[0] == pytest.approx(20, abs=3)
+
+
+def test_an_order_is_whose_histogram_a_class_is_given() -> None:
+    histograms, means = telling()
+    halves, orders = findings.random_halves(10, 4), findings.random_orders(10, 4, seed=3)
+    found = findings.accuracies(histograms, means, halves, RELATIVE, orders)
+    for i in range(4):
+        alone = findings.accuracies(histograms[orders[i]], means, halves[i : i + 1], RELATIVE)
+        assert all(found[distance][i] == alone[distance] for distance in DISTANCES)
+
+
+def test_all_seeds_start_from_one_network() -> None:
+    """Else what is measured before training would be that of one seed."""
+    weights = create_backbone("resnet20", weights="none").network.state_dict()
+    pixels = np.random.default_rng(0).integers(256, size=(12, 32, 32, 3), dtype=np.uint8)
+    begun = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        begun.append(start(STUDY.chosen("miniature").course(0.1 * seed, seed, 10), weights, pixels).state_dict())
+    assert all(torch.equal(value, begun[1][name]) for name, value in begun[0].items())
 
 
 @pytest.mark.parametrize(
@@ -67,19 +137,51 @@ def test_equal_histograms_say_nothing() -> None:
     [
         ([35.0, 40.0], [31.0, 33.0], "reproduced"),
         ([35.0, 40.0], [20.0, 22.0], "partly"),
-        ([80.0, -10.0], [80.0, -10.0], "not reproduced"),  # within two standard errors
+        ([80.0, -10.0], [80.0, -10.0], "not tested"),  # anything may be there
+        ([80.0, -10.0], [-1.0, 0.0], "not tested"),
+        ([80.0, -10.0], [35.0, 40.0], "not tested"),  # reproduced or partly
+        ([80.0, -10.0], [6.0, 6.5], "partly"),  # whatever the first may be
+        ([29.0, 28.0], [29.0, 28.0], "not tested"),  # 30 may be there
+        ([28.0, 28.1], [28.0, 28.1], "partly"),  # and here it cannot
         ([50.0], [50.0], "not tested"),  # one seed
         ([50.0, np.nan], [50.0, 50.0], "not tested"),
-        ([8.0, 14.0], [8.0, 14.0], "not reproduced"),  # two standard errors, of two seeds
+        ([8.0, 14.0], [8.0, 14.0], "not tested"),  # two standard errors, of two seeds
         ([6.0, 6.5], [-20.0, -21.0], "partly"),
-        ([3.0, 4.0], [4.0, 4.5], "not reproduced"),
-        ([-20.0, -21.0], [-1.0, 1.0], "not reproduced"),
+        ([3.0, 4.0], [4.0, 4.5], "not tested"),  # 5 may be there
+        ([3.0, 3.1], [4.0, 4.1], "not reproduced"),  # sure, and too little
+        ([0.0, 0.0], [0.0, 0.0], "not reproduced"),
+        ([-20.0, -21.0], [-1.0, 0.0], "not reproduced"),
+        ([-20.0, -21.0], [-1.0, 1.0], "not tested"),
         ([3.0, 4.0], [6.0, 6.5], "partly"),
     ],
 )
 def test_verdict(l2: list[float], cosine: list[float], expected: str) -> None:
     for names in permutations(findings.DISTANCES):
         assert findings.verdict(dict(zip(names, (l2, cosine), strict=True))) == expected
+
+
+@pytest.mark.parametrize(("true", "wrong"), [(30.0, {"partly", "not reproduced"}), (5.0, {"not reproduced"})])
+def test_what_is_there_is_seldom_denied(true: float, wrong: set[str]) -> None:
+    chance = np.random.default_rng(0)
+    for seeds in (2, 5):
+        draws = true + 4 * chance.standard_normal((1000, seeds))  # both distances alike, as they nearly are
+        denied = [findings.verdict(dict.fromkeys(DISTANCES, each.tolist())) in wrong for each in draws]
+        assert sum(denied) <= 0.07 * 1000
+
+
+def test_the_claim_tells_the_controls_and_what_may_be_there() -> None:
+    def of(*right: float) -> dict[str, findings.Predicted]:
+        return {distance: findings.Predicted(list(right), [21.0] * len(right)) for distance in DISTANCES}
+
+    said = findings.claim({BEFORE: of(55.0), PLAIN: of(50.0, 51.0), ZERO_SHOT: of(79.0, 79.0)}, RELATIVE, 20, None)
+    assert said.verdict == "not tested"
+    assert said.here.startswith("fit with relative ridge 0.01: L2: 79.0 ± 0.0 % with, 50.5 ± 0.7 % without, +28.5")
+    assert "55.0 % before training" in said.here
+    assert "by chance 20 %, with histograms permuted 21.0 %; 2 seeds" in said.here
+    assert said.here.endswith("; 30 points may be there")
+    noisy = findings.claim({BEFORE: of(55.0), PLAIN: of(50.0, 51.0), ZERO_SHOT: of(40.0, 79.0)}, RIDGE, 20, None)
+    assert noisy.verdict == "not tested"
+    assert "too coarse for L2, where 5 may be there" in noisy.here
 
 
 def test_miniature(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,14 +191,39 @@ def test_miniature(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
     said = capsys.readouterr().out
     assert "not the authors' data" in said
     numbers = json.loads((out / "numbers.json").read_text())
-    assert [run["run"] for run in numbers["runs"]] == [findings.PLAIN, findings.ZERO_SHOT]
+    assert [(run["run"], run["seed"]) for run in numbers["runs"]] == [(BEFORE, None), (PLAIN, 0), (ZERO_SHOT, 0)]
     for run in numbers["runs"]:
+        for key in ("accuracy", PERMUTED):
+            assert list(run[key]) == [f"{d}, {r}" for r in ("ridge 0.05", "relative ridge 0.01") for d in DISTANCES]
+            assert all(0 <= share <= 1 for share in run[key].values())
         assert np.shape(run["histograms"]) == (10, 8)
         assert np.sum(run["histograms"], axis=1) == pytest.approx(1, abs=1e-5)
-    assert numbers["runs"][0]["histograms"] != numbers["runs"][1]["histograms"]
+    before, plain, zero_shot = (run["histograms"] for run in numbers["runs"])
+    assert before != plain != zero_shot != before
+    rows = (out / "zero-shot-prediction.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows[1:]] == [PLAIN, ZERO_SHOT, BEFORE, PERMUTED]
+    assert "It is the same for all seeds" in said
     assert len(numbers["claims"]) == 2
     for name in ("histograms.png", "accuracy.png", "prototypes.svg", "zero-shot-prediction.csv", "index.html"):
         assert (out / name).stat().st_size > 0
+
+
+def test_pretraining_ends_when_asked_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOKALIKE_CACHE", str(tmp_path / "cache"))
+    steps = []
+
+    def press(pixels: NDArray[np.uint8], _: np.random.Generator) -> NDArray[np.uint8]:
+        steps.append(1)
+        if len(steps) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return pixels
+
+    monkeypatch.setattr(pretraining, "shifted", press)
+    command = ["study", "zero-shot-prediction", "--miniature", "--out", str(tmp_path / "out")]
+    assert main([*command, "--set", "pretraining_steps=9"]) == 128 + signal.SIGINT
+    assert len(steps) == 2
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and "pretraining" in path.parts] == []
+    assert list((tmp_path / "out").rglob("*")) == []
 
 
 @pytest.mark.parametrize(
@@ -104,6 +231,7 @@ def test_miniature(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
     [
         (["--set", "zero_shot=1"], "zero_shot must lie in (0, 1), got 1"),
         (["--set", "seeds=[]"], "seeds must name at least one"),
+        (["--set", "relative_ridge=0"], "relative_ridge must be finite and above 0, got 0"),
         (["--set", "names=[a, b]"], "names must be of at least four classes"),
         (["--data", "somewhere"], "there is no folder, CSV or data set 'somewhere'"),
     ],

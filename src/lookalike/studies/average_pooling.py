@@ -22,14 +22,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lookalike import data, objectives
+from lookalike import objectives
 from lookalike.checks import check_count, check_range
 from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
 from lookalike.geometry import clip
 from lookalike.models import create_backbone
 from lookalike.retrieval.metrics import retrieval_metrics
-from lookalike.studies.average_pooling_findings import claims, data_note, look_at, overlap_table, seeds_table
+from lookalike.studies.average_pooling_findings import (
+    claims,
+    data_note,
+    look_at,
+    overlap_of_prototypes,
+    overlap_table,
+    seeds_table,
+)
 from lookalike.studies.average_pooling_plots import (
     Scene,
     draw_bound,
@@ -39,6 +46,7 @@ from lookalike.studies.average_pooling_plots import (
     draw_partition,
     draw_patches,
 )
+from lookalike.studies.class_pictures import class_pictures
 from lookalike.studies.over_seeds import check_seeds
 from lookalike.studies.pretraining import as_inputs, read_pixels, shifted
 from lookalike.studies.study import Bench, Findings, Study, value
@@ -54,6 +62,7 @@ CAPTIONS = {
     "class-maps": "The classification view: the class that each place votes for; the mean of the scores decides.",
 }
 AT_ONCE = 100  # pictures, where nothing is learnt
+AFTERWARDS = ("seeds", "prototypes", "active", "programmes")  # settings that no network depends on
 
 
 @dataclass(frozen=True)
@@ -103,21 +112,36 @@ class Plane(nn.Module):
 
 
 def find(settings: AveragePooling, bench: Bench) -> Findings:
-    known, shown = pictures_of(settings, bench.data)
+    known, shown = class_pictures(
+        bench.data or _drawn(settings),
+        classes=settings.classes,
+        names=settings.names,
+        pictures=settings.pictures,
+        training_pictures=settings.training_pictures,
+        fewest=settings.per_class + 2,  # two are kept out to choose the margin by
+    )
     labels = torch.from_numpy(shown.labels)
-    pixels = read_pixels(shown, Plane(settings.backbone).backbone.spec)
+    pixels = read_pixels(shown, Plane(settings.backbone).backbone.spec, bench.display)
     tried = _try_margins(known, settings, bench)
     margin = max(tried, key=lambda each: tried[each])
     bench.display.say(f"margin {margin:g}, chosen by validation among {', '.join(f'{each:g}' for each in tried)}")
-    seen = []
+    seen, untrained = [], []
     for seed in settings.seeds:
         learnt = bench.part(
-            f"features, seed {seed}", partial(_learn, known, pixels, settings, margin, settings.steps, seed, bench)
+            f"features, seed {seed}",
+            partial(_learn, known, pixels, settings, margin, settings.steps, seed, bench),
+            whatever=AFTERWARDS,
         )
         seen.append(
             look_at(
                 torch.from_numpy(learnt["features"]), labels, settings.prototypes, settings.active, settings.programmes
             )
+        )
+        begun = bench.part(
+            f"untrained features, seed {seed}", partial(_begin, pixels, settings, seed), whatever=AFTERWARDS
+        )
+        untrained.append(
+            overlap_of_prototypes(torch.from_numpy(begun["features"]), labels, settings.prototypes, settings.active)
         )
     first = seen[0]
     scene = Scene(pixels, shown.labels, shown.classes, first.features, first.prototypes, first.combined, first.radius)
@@ -130,10 +154,10 @@ def find(settings: AveragePooling, bench: Bench) -> Findings:
         "class-maps": draw_class_maps(scene, first.layer),
     }
     return Findings(
-        claims=claims([one.figures for one in seen], len(shown), len(shown.classes)),
+        claims=claims([one.figures for one in seen], untrained, len(shown), len(shown.classes)),
         figures={name: (drawn, CAPTIONS[name]) for name, drawn in figures.items()},
         tables={
-            "seeds": seeds_table(settings.seeds, seen),
+            "seeds": seeds_table(settings.seeds, seen, untrained),
             "overlap": overlap_table(first.of_prototypes, shown.classes),
         },
         numbers={
@@ -144,41 +168,20 @@ def find(settings: AveragePooling, bench: Bench) -> Findings:
                 {
                     "seed": seed,
                     **one.figures,
+                    "untrained": {"overlapping pairs": before.pairs, "overlap": before.share},
                     "errors": one.combined.error.numpy(),
                     "radii": one.combined.radius.numpy(),
                 }
-                for seed, one in zip(settings.seeds, seen, strict=True)
+                for seed, one, before in zip(settings.seeds, seen, untrained, strict=True)
             ],
         },
         notes=[data_note(bench.data or DRAWN, known, shown, tried)],
     )
 
 
-def pictures_of(settings: AveragePooling, source: str | None) -> tuple[Pictures, Pictures]:
-    """Pictures to learn from, and others of the same classes to look at."""
-    if source is None:
-        count = len(settings.names) or settings.classes
-        per_class = settings.pictures + settings.training_pictures
-        every = data.load(f"glyphs(cells=2, train_classes={count}, test_classes=0, per_class={per_class})")
-    else:
-        every = data.load(source, check=False)
-    split = every.splits is not None and {"train", "test"} <= set(every.splits.tolist())
-    chosen = settings.names or (every.split("train") if split else every).classes[: settings.classes]
-    every = every.with_classes(chosen)
-    split = split and all(len(every.split(part).classes) == len(chosen) for part in ("train", "test"))
-    apart = [every.split("train"), every.split("test")] if split else [every, every]
-    known, shown = ([np.flatnonzero(each.labels == label) for label in range(len(chosen))] for each in apart)
-    if not split:
-        known = [of[settings.pictures :] for of in known]
-    known = [of[: settings.training_pictures] for of in known]
-    shown = [of[: settings.pictures] for of in shown]
-    for name, few in zip(chosen, known, strict=True):
-        if len(few) < settings.per_class + 2:  # two are kept out to choose the margin by
-            raise ValueError(
-                f"{every.name}: the class {name} has {len(few)} pictures beside those to be looked at, "
-                f"{settings.per_class + 2} are needed; lower pictures, or name other classes"
-            )
-    return apart[0].take(np.concatenate(known)), apart[1].take(np.concatenate(shown))
+def _drawn(settings: AveragePooling) -> str:
+    count, per_class = len(settings.names) or settings.classes, settings.pictures + settings.training_pictures
+    return f"glyphs(cells=2, train_classes={count}, test_classes=0, per_class={per_class})"
 
 
 def _try_margins(known: Pictures, settings: AveragePooling, bench: Bench) -> dict[float, float]:
@@ -189,11 +192,12 @@ def _try_margins(known: Pictures, settings: AveragePooling, bench: Bench) -> dic
     kept_out = np.concatenate([of[: max(2, len(of) // 5)] for of in of_classes])
     rest = known.take(np.setdiff1d(np.arange(len(known)), kept_out))
     kept = known.take(kept_out)
-    pixels = read_pixels(kept, Plane(settings.backbone).backbone.spec)
+    pixels = read_pixels(kept, Plane(settings.backbone).backbone.spec, bench.display)
     found = {}
     for margin in settings.margins:
         learn = partial(_learn, rest, pixels, settings, margin, settings.search_steps, SEARCH_SEED, bench)
-        vectors = bench.part(f"choosing, margin {margin:g}", learn)["features"].mean(1)
+        chosen_by = bench.part(f"choosing, margin {margin:g}", learn, whatever=(*AFTERWARDS, "steps"))
+        vectors = chosen_by["features"].mean(1)
         found[margin] = retrieval_metrics(vectors, kept.labels, distance="l2")["MAP@R"]
     return found
 
@@ -208,13 +212,11 @@ def _learn(
     bench: Bench,
 ) -> dict[str, Any]:
     """Train a network with C2 on the averages of its local features, and give those of ``pixels``."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        plane = Plane(settings.backbone)
+    plane = _plane(settings.backbone, seed)
     objective = objectives.create("c2", negative_margin=margin, normalise=False)
     optimiser = torch.optim.Adam(plane.parameters(), lr=settings.rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.rate, total_steps=max(steps, 10))
-    learnt = read_pixels(known, plane.backbone.spec)
+    learnt = read_pixels(known, plane.backbone.spec, bench.display)
     batches = iter(ClassBatches(known.labels, len(known.classes) * settings.per_class, settings.per_class, seed=seed))
     chance = np.random.default_rng(seed)
     plane.train()
@@ -228,10 +230,25 @@ def _learn(
             optimiser.step()
             schedule.step()
             tick(1)
+    return {"features": _features(plane, pixels)}
+
+
+def _begin(pixels: NDArray[np.uint8], settings: AveragePooling, seed: int) -> dict[str, Any]:
+    """What the same network gives before its first step."""
+    return {"features": _features(_plane(settings.backbone, seed), pixels)}
+
+
+def _plane(backbone: str, seed: int) -> Plane:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return Plane(backbone)
+
+
+@torch.inference_mode()
+def _features(plane: Plane, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
     plane.eval()
-    with torch.inference_mode():
-        parts = [pixels[first : first + AT_ONCE] for first in range(0, len(pixels), AT_ONCE)]
-        return {"features": torch.cat([plane(as_inputs(part, plane.backbone.spec)) for part in parts]).numpy()}
+    parts = [pixels[first : first + AT_ONCE] for first in range(0, len(pixels), AT_ONCE)]
+    return np.concatenate([plane(as_inputs(part, plane.backbone.spec)).numpy() for part in parts])
 
 
 STUDY = Study(

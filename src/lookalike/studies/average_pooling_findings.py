@@ -2,7 +2,9 @@
 
 Verdicts. Equalities hold to rounding (1e-6 for the programme, 1e-4 for scores), and the bound for every picture, or
 they are "not reproduced". Hulls: "reproduced" if at least half of the pairs of classes overlap for the mean over seeds,
-"partly" if any does, else "not reproduced".
+"partly" if any does, else "not reproduced"; but "not tested" where the networks have not learnt to tell classes apart,
+MAP@R of the averages being below twice 1 / classes: then hulls overlap whatever pooling does. How much they do before
+training is told beside it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,6 +24,7 @@ from lookalike.studies.over_seeds import in_words
 from lookalike.studies.study import Claim, Verdict
 
 EXACT, ROUNDING = 1e-6, 1e-4
+LEARNT = 2.0  # times 1 / classes
 
 
 class Seen(NamedTuple):
@@ -77,13 +80,25 @@ def look_at(features: Tensor, labels: Tensor, count: int, active: float, program
     return Seen(features, prototypes, radius, combined, hulls, layer, figures, of_prototypes, of_pictures)
 
 
-def claims(found: Sequence[Mapping[str, float]], pictures: int, classes: int) -> list[Claim]:
-    """``found``: the figures of each network, see ``look_at``."""
+def overlap_of_prototypes(features: Tensor, labels: Tensor, count: int, active: float) -> Overlap:
+    """Of the classes' hulls, as ``look_at`` has it, and nothing else."""
+    everything = features.flatten(0, 1)
+    prototypes = everything[greedy_k_centre(everything, count).indices]
+    return overlap(active_hulls(combine(features, prototypes).histogram, labels, prototypes, active))
+
+
+def claims(
+    found: Sequence[Mapping[str, float]], untrained: Sequence[Overlap], pictures: int, classes: int
+) -> list[Claim]:
+    """``found``: the figures of each network, see ``look_at``.  untrained: the hulls of each before training."""
     off, radius, error = (max(one[key] for one in found) for key in ("programme off by", "radius", "largest error"))
     violations, scores = sum(int(one["violations"]) for one in found), max(one["scores off by"] for one in found)
     pairs, share, of_pictures = (
         [one[key] for one in found] for key in ("overlapping pairs", "overlap", "overlapping pairs of pictures")
     )
+    before, share_before = [each.pairs for each in untrained], [each.share for each in untrained]
+    map_at_r = [one["MAP@R"] for one in found]
+    learnt = has_learnt(map_at_r, classes)
     solved = sum(int(one["programmes"]) for one in found)
     used = float(np.mean([one["largest error"] / one["radius"] for one in found]))
     purity = float(np.mean([one["purity"] for one in found]))
@@ -103,8 +118,10 @@ def claims(found: Sequence[Mapping[str, float]], pictures: int, classes: int) ->
         Claim(
             "class hulls overlap, due to prototypes that classes share (Figure 4.3, without numbers)",
             f"hulls of active prototypes: {_percent(pairs)} of the pairs of classes overlap, by {_percent(share)} of "
-            f"the smaller hull on average; hulls of the averages themselves: {_percent(of_pictures)} of the pairs",
-            verdict_on_overlap(pairs),
+            f"the smaller hull on average; before training {_percent(before)}, by {_percent(share_before)}; hulls of "
+            f"the averages themselves: {_percent(of_pictures)} of the pairs"
+            + ("" if learnt else f"; MAP@R of {_percent(map_at_r)}: the classes have not been learnt"),
+            verdict_on_overlap(pairs) if learnt else "not tested",
         ),
         Claim(
             "the score of a class is the mean of the scores of its places (4.2.4)",
@@ -126,6 +143,15 @@ def verdict_on_overlap(pairs: Sequence[float]) -> Verdict:
     return "reproduced" if mean >= 0.5 else "partly" if mean > 0 else "not reproduced"
 
 
+def has_learnt(map_at_r: Sequence[float], classes: int) -> bool:
+    """Whether networks tell classes apart; of two classes twice the half would be all, so halfway to it is enough.
+
+    >>> has_learnt([0.21], 10), has_learnt([0.19], 10), has_learnt([0.8], 2), has_learnt([0.7], 2)
+    (True, False, True, False)
+    """
+    return float(np.mean(map_at_r)) >= min(LEARNT / classes, 0.5 + 0.5 / classes)
+
+
 def _percent(shares: Sequence[float]) -> str:
     return in_words([100 * each for each in shares], 0) + " %"
 
@@ -139,7 +165,7 @@ def data_note(name: str, known: Pictures, shown: Pictures, tried: Mapping[float,
     )
 
 
-def seeds_table(seeds: Sequence[int], seen: Sequence[Seen]) -> Table:
+def seeds_table(seeds: Sequence[int], seen: Sequence[Seen], untrained: Sequence[Overlap]) -> Table:
     columns = {
         "MAP@R, %": ("MAP@R", 100, 1),
         "of PCC": ("MAP@R of PCC", 100, 1),
@@ -150,17 +176,19 @@ def seeds_table(seeds: Sequence[int], seen: Sequence[Seen]) -> Table:
         "above the bound": ("violations", 1, 0),
         "pairs that overlap, %": ("overlapping pairs", 100, 0),
         "overlap, %": ("overlap", 100, 0),
+        "overlap untrained, %": ("untrained", 100, 0),
         "right by mean score, %": ("accuracy", 100, 1),
         "places that agree, %": ("places for the decision", 100, 1),
     }
+    told = [{**one.figures, "untrained": before.share} for one, before in zip(seen, untrained, strict=True)]
     lines = [
-        Line([words(str(seed)), *(number(f * one.figures[key], digits=d) for key, f, d in columns.values())])
-        for seed, one in zip(seeds, seen, strict=True)
+        Line([words(str(seed)), *(number(f * figures[key], digits=d) for key, f, d in columns.values())])
+        for seed, figures in zip(seeds, told, strict=True)
     ]
     notes = [
         "clipped: local features that lie on the unit circle; error: the distance between average (GAP) and mixture "
-        "of prototypes (PCC); overlap: of the hulls of active prototypes, as a share of the smaller, mean over pairs; "
-        "places that agree with the decision of the mean score"
+        "of prototypes (PCC); overlap: of the hulls of active prototypes, as a share of the smaller, mean over pairs, "
+        "and the same before training; places that agree with the decision of the mean score"
     ]
     return Table([Column("seed", "left"), *map(Column, columns)], lines, notes=notes)
 

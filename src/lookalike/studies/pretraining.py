@@ -16,11 +16,11 @@ seen the sub-classes that are tested later; on those of the training it has not:
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from json import JSONDecodeError, dumps, loads
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,9 +35,11 @@ from lookalike.data.pictures import Pictures
 from lookalike.files import replacing, require_writable
 from lookalike.input_spec import InputSpec
 from lookalike.models import Backbone, create_backbone
-from lookalike.training.display import progress as going_on
 from lookalike.training.feature_store import digest
 from lookalike.training.features import default_folder
+
+if TYPE_CHECKING:
+    from lookalike.training.display import Display, Tick
 
 VERSION = 1  # to be raised when the same settings give other weights
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
@@ -86,12 +88,13 @@ def classify(
     rate: float = Lesson.rate,
     seed: int = 0,
     test: Pictures | None = None,
-    progress: bool = False,
+    display: Display | None = None,
     cache: Path | None = None,
 ) -> Pretrained:
     """Teach a backbone to classify ``pictures``, or find in the cache that it has been taught before.
 
     test: other pictures of the same classes, to say how well it went; nothing is chosen by them.
+    display: shows how far it is, and stops it where somebody asks for that; then nothing is written. None: silent.
     cache: the folder of the weights; None: ``pretraining`` where features are cached too (LOOKALIKE_CACHE).
     The same pictures, settings and number of threads give the same weights.
     """
@@ -106,15 +109,15 @@ def classify(
         torch.default_generator.manual_seed(seed)
         network = create_backbone(backbone, weights="none")
         classifier = nn.Linear(network.channels, len(pictures.classes))
-    pixels = read_pixels(pictures, network.spec, progress)
-    shown = None if test is None else (read_pixels(test, network.spec, progress), test.labels)
+    pixels = read_pixels(pictures, network.spec, display)
+    shown = None if test is None else (read_pixels(test, network.spec, display), test.labels)
     about = dumps({"version": VERSION, **asdict(lesson), "classes": len(pictures.classes)}, sort_keys=True)
     content = [part.tobytes() for part in (pixels, pictures.labels, *(shown or ()))]
     file = folder / f"{backbone}-{digest(about, *content)}.safetensors"
     known = _known(file)
     if known is not None:
         return known
-    with going_on(steps, "learning to classify", " steps", quiet=not progress) as tick:
+    with _bar(display, steps, "learning to classify", " steps") as tick:
         loss = learn(network, classifier, pixels, pictures.labels, lesson, tick)
     accuracy = None if shown is None else _accuracy(network, classifier, *shown)
     weights = {name: value.detach().contiguous() for name, value in network.network.state_dict().items()}
@@ -179,16 +182,20 @@ def as_inputs(pixels: NDArray[np.uint8], spec: InputSpec) -> Tensor:
     return ((scaled - torch.tensor(spec.mean)) / torch.tensor(spec.std)).permute(0, 3, 1, 2)
 
 
-def read_pixels(pictures: Pictures, spec: InputSpec, progress: bool = False) -> NDArray[np.uint8]:
+def read_pixels(pictures: Pictures, spec: InputSpec, display: Display | None = None) -> NDArray[np.uint8]:
     """All pictures (n, S, S, 3), resized to the side that the backbone was made for."""
     side = (spec.size, spec.size)
     pixels = np.empty((len(pictures), *side, 3), dtype=np.uint8)
-    with going_on(len(pictures), "reading pictures", quiet=not progress) as tick:
+    with _bar(display, len(pictures), "reading pictures", " pictures") as tick:
         for index in range(len(pictures)):
             image = pictures.image(index)
             pixels[index] = np.asarray(image if image.size == side else image.resize(side))
             tick(1)
     return pixels
+
+
+def _bar(display: Display | None, total: int, what: str, unit: str) -> AbstractContextManager[Tick]:
+    return nullcontext(lambda _: None) if display is None else display.bar(total, what, unit)
 
 
 @torch.inference_mode()

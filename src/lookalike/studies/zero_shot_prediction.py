@@ -9,11 +9,14 @@ are divided into halves at random; a ridge regression from z to e, (P3), is fitt
 and predicts the means of the other half. Right is a prediction whose nearest mean among that half is its own class's,
 by L2 and by cosine: 20 % by chance with five. The network has seen all ten classes: zero-shot is the fit alone.
 
+All seeds start from one pretrained network: the spread over them does not cover what another pretraining would change.
+It is measured too, as it was before any of this training.
+
 Reference: section 5.3.3 and Figure 5.6 of Gürbüz's thesis.
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,26 +26,29 @@ from torch import Tensor
 from lookalike import objectives
 from lookalike.checks import check_count, check_range
 from lookalike.data.pictures import Pictures
-from lookalike.models import create_backbone
+from lookalike.models import Embedder, create_backbone
 from lookalike.retrieval.metrics import retrieval_metrics
-from lookalike.studies.average_pooling import pictures_of
-from lookalike.studies.over_seeds import check_seeds
-from lookalike.studies.picture_race import Course, learn, see
+from lookalike.studies.class_pictures import class_pictures
+from lookalike.studies.over_seeds import check_seeds, count_in_words
+from lookalike.studies.picture_race import Course, learn, see, start
 from lookalike.studies.pretraining import classify, read_pixels
 from lookalike.studies.study import Bench, Findings, Study, value
 from lookalike.studies.zero_shot_prediction_findings import (
-    DISTANCES,
+    BEFORE,
     PLAIN,
     ZERO_SHOT,
+    Predicted,
+    Ridge,
     Run,
-    accuracies,
     claim,
-    random_halves,
+    of_runs,
+    score,
     table,
 )
 from lookalike.studies.zero_shot_prediction_plots import Coloured, draw_accuracies, draw_histograms, draw_prototypes
 
 BACKBONE = "resnet20"
+AFTERWARDS = ("seeds", "splits", "relative_ridge")  # settings that no network depends on
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class ZeroShotPrediction:
     sharpness: float = value("epsilon of GSP")
     zero_shot: float = value("lambda, the share of the zero-shot loss")
     ridge: float = value("of the zero-shot loss, and of the fit that is measured")
-    exact: float = value("the ridge of a second fit, for comparison")
+    relative_ridge: float = value("of a second fit, as a share of the spread of the fitted histograms")
     rate: float = value("of Adam")
     proxy_rate: float = value("of proxies and label embeddings")
     per_class: int = value("pictures of each class in a batch of all classes")
@@ -78,7 +84,7 @@ class ZeroShotPrediction:
         for name in ("per_class", "pictures", "training_pictures"):
             check_count(name, getattr(self, name), least=2)
         check_range("keep", self.keep, 0, 1)
-        for name in ("sharpness", "ridge", "exact", "rate", "proxy_rate"):
+        for name in ("sharpness", "ridge", "relative_ridge", "rate", "proxy_rate"):
             check_range(name, getattr(self, name), 0, None)
         if not 0 < self.zero_shot < 1:
             raise ValueError(f"zero_shot must lie in (0, 1), got {self.zero_shot}")
@@ -107,40 +113,46 @@ class ZeroShotPrediction:
 
 def find(settings: ZeroShotPrediction, bench: Bench) -> Findings:
     source = bench.data or _drawn(settings)
-    known, shown = pictures_of(cast("Any", settings), source)  # of these it has the same names
+    known, shown = class_pictures(
+        source,
+        classes=settings.classes,
+        names=settings.names,
+        pictures=settings.pictures,
+        training_pictures=settings.training_pictures,
+        fewest=settings.per_class,
+    )
     weights, accuracy = _backbone(known, shown, settings, bench)
     spec = create_backbone(BACKBONE, weights="none").spec
-    pixels = read_pixels(known, spec), read_pixels(shown, spec)
-    runs = {
+    pixels = read_pixels(known, spec, bench.display), read_pixels(shown, spec, bench.display)
+    trained = {
         name: [_run(name, share, seed, weights, (known, shown), pixels, settings, bench) for seed in settings.seeds]
         for name, share in ((PLAIN, 0.0), (ZERO_SHOT, settings.zero_shot))
     }
-    halves = random_halves(len(shown.classes), settings.splits)
-    right = {
-        ridge: {
-            name: {
-                distance: [accuracies(run.histograms, run.means, halves, ridge, distance) for run in own]
-                for distance in DISTANCES
-            }
-            for name, own in runs.items()
-        }
-        for ridge in (settings.ridge, settings.exact)
-    }
+    runs = {BEFORE: [_begin(weights, shown, pixels, settings, bench)], **trained}
+    scores: dict[Ridge, dict[str, dict[str, Predicted]]] = {}
+    with bench.display.bar(2 * len(runs), "predicting class means", " fits") as tick:
+        for ridge in (Ridge(settings.ridge), Ridge(settings.relative_ridge, is_relative=True)):
+            scores[ridge] = {}
+            for name, own in runs.items():
+                scores[ridge][name] = score(own, settings.splits, ridge)
+                tick(1)
     first = _first_of_each(shown, settings.shown)
-    coloured = [Coloured(name, own[0].weights, own[0].nearest) for name, own in runs.items()]
+    coloured = [Coloured(name, own[0].weights, own[0].nearest) for name, own in trained.items()]
     chance = 100 / (len(shown.classes) - len(shown.classes) // 2)
     return Findings(
-        claims=[claim(by, ridge, chance, bench.data) for ridge, by in right.items()],
+        claims=[claim(by, ridge, chance, bench.data) for ridge, by in scores.items()],
         figures={
             "histograms": (
-                draw_histograms({name: own[0].histograms for name, own in runs.items()}, shown.classes),
+                draw_histograms({name: own[0].histograms for name, own in trained.items()}, shown.classes),
                 "Mean attribute histogram of each class, in percent of the weight: the share of each prototype; first "
                 "seed.",
             ),
             "accuracy": (
-                draw_accuracies(right, chance),
+                draw_accuracies(scores, chance),
                 f"Class means that were predicted rightly, over {settings.splits} random halves: mean, and standard "
-                f"deviation over {len(settings.seeds)} seeds. Dashed: by chance.",
+                f"deviation over {count_in_words(len(settings.seeds))}. Two controls: the network that all runs start "
+                "from, and each network with its histograms permuted over the classes. The relative ridge is in "
+                "proportion to the spread of the fitted histograms.",
             ),
             "prototypes": (
                 draw_prototypes(pixels[1][first], [shown.classes[i] for i in shown.labels[first]], coloured),
@@ -148,32 +160,18 @@ def find(settings: ZeroShotPrediction, bench: Bench) -> Findings:
                 "that is above the mean. First seed.",
             ),
         },
-        tables={"zero-shot-prediction": table(right, runs)},
+        tables={"zero-shot-prediction": table(scores, runs)},
         numbers={
             "data": source,
             "classes": list(shown.classes),
             "accuracy of the backbone": accuracy,
-            "runs": [
-                {
-                    "run": name,
-                    "seed": seed,
-                    "MAP@R": run.map_at_r,
-                    "loss": run.loss,
-                    "histograms": run.histograms,
-                    "accuracy": {
-                        f"{distance}, ridge {ridge:g}": float(by[name][distance][i].mean())
-                        for ridge, by in right.items()
-                        for distance in DISTANCES
-                    },
-                }
-                for name, own in runs.items()
-                for i, (seed, run) in enumerate(zip(settings.seeds, own, strict=True))
-            ],
+            "runs": of_runs(scores, runs, settings.seeds),
         },
         notes=[
             f"Classes: {', '.join(shown.classes)}. {len(known)} pictures to learn from, {len(shown)} others measured. "
             "The network has learnt all of these classes, as the authors' has; zero-shot is the linear predictor.",
-            f"The backbone classified the pictures first ({100 * accuracy:.1f} % of the others right).",
+            f"The backbone classified the pictures first ({100 * accuracy:.1f} % of the others right). It is the same "
+            "for all seeds: what another pretraining would change is not in the spread.",
         ],
     )
 
@@ -193,10 +191,10 @@ def _backbone(
 ) -> tuple[dict[str, Tensor], float]:
     def compute() -> dict[str, Any]:
         bench.display.say(f"ResNet-20 learns to classify {len(known.classes)} classes")
-        found = classify(known, BACKBONE, steps=settings.pretraining_steps, test=shown, progress=True)
+        found = classify(known, BACKBONE, steps=settings.pretraining_steps, test=shown, display=bench.display)
         return {"accuracy": found.accuracy, **{f"w {name}": tensor.numpy() for name, tensor in found.weights.items()}}
 
-    kept = bench.part("backbone", compute)
+    kept = bench.part("backbone", compute, whatever=(*AFTERWARDS, "steps", "shown"))
     accuracy = float(kept.pop("accuracy"))
     return {name.removeprefix("w "): torch.from_numpy(array) for name, array in kept.items()}, accuracy
 
@@ -217,19 +215,42 @@ def _run(
         with bench.display.bar(settings.steps, f"{name}, seed {seed}", " steps") as tick:
             course = settings.course(share, seed, len(known.classes))
             learnt = learn(course, weights, pixels[0], known.labels, tick=tick)
-        seen = see(learnt.embedder, pixels[1])
-        of_class = [shown.labels == label for label in range(len(shown.classes))]
-        first = _first_of_each(shown, settings.shown)
-        return {
-            "histograms": np.stack([seen.attributes[own].mean(0, dtype=np.float64) for own in of_class]),
-            "means": np.stack([seen.vectors[own].mean(0, dtype=np.float64) for own in of_class]),
-            "map_at_r": retrieval_metrics(seen.vectors, shown.labels)["MAP@R"],
-            "loss": learnt.losses[-1],
-            "weights": seen.weights[first],
-            "nearest": seen.nearest[first],
-        }
+        return _measured(learnt.embedder, learnt.losses[-1], shown, pixels[1], settings)
 
-    return Run(**bench.part(f"{name} {seed}", compute))
+    return Run(**bench.part(f"{name} {seed}", compute, whatever=AFTERWARDS))
+
+
+def _begin(
+    weights: dict[str, Tensor],
+    shown: Pictures,
+    pixels: tuple[NDArray[np.uint8], NDArray[np.uint8]],
+    settings: ZeroShotPrediction,
+    bench: Bench,
+) -> Run:
+    """What all runs start from, whatever their seed: projection and prototypes come from the pictures."""
+
+    def compute() -> dict[str, Any]:
+        embedder = start(settings.course(0.0, 0, len(shown.classes)), weights, pixels[0])
+        return _measured(embedder, float("nan"), shown, pixels[1], settings)
+
+    return Run(**bench.part(BEFORE, compute, whatever=(*AFTERWARDS, "steps")))
+
+
+def _measured(
+    embedder: Embedder, loss: float, shown: Pictures, pixels: NDArray[np.uint8], settings: ZeroShotPrediction
+) -> dict[str, Any]:
+    """What a ``Run`` is made of."""
+    seen = see(embedder, pixels)
+    of_class = [shown.labels == label for label in range(len(shown.classes))]
+    first = _first_of_each(shown, settings.shown)
+    return {
+        "histograms": np.stack([seen.attributes[own].mean(0, dtype=np.float64) for own in of_class]),
+        "means": np.stack([seen.vectors[own].mean(0, dtype=np.float64) for own in of_class]),
+        "map_at_r": retrieval_metrics(seen.vectors, shown.labels)["MAP@R"],
+        "loss": loss,
+        "weights": seen.weights[first],
+        "nearest": seen.nearest[first],
+    }
 
 
 STUDY = Study(
@@ -237,7 +258,8 @@ STUDY = Study(
     title="Zero-shot prediction: what histograms over prototypes say about classes nobody fitted them to",
     about="A ResNet-20 with generalized sum pooling and eight prototypes learns ten classes, with and without the "
     "zero-shot loss. A linear predictor from a class's histogram over prototypes to its mean embedding is fitted on "
-    "five of the classes and predicts the other five.",
+    "five of the classes and predicts the other five. Controls: the same before training, and with permuted "
+    "histograms.",
     source="section 5.3.3 and Figure 5.6 of Gürbüz's thesis",
     settings=ZeroShotPrediction,
     find=find,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.report.look import INK, figure, look, style
+from lookalike.report.look import INK, PAPER, figure, look, style
+from lookalike.studies.zero_shot_prediction_findings import BEFORE, PERMUTED, PLAIN, ZERO_SHOT, Scores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's eight; grey and two more for those who want more prototypes. Places carry numbers as well.
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#999999", "#8C6BB1", "#A6761D")
 FAINTEST = 0.12
+CHANCE = "by chance"
 
 
 class Coloured(NamedTuple):
@@ -44,39 +46,38 @@ def draw_histograms(histograms: Mapping[str, NDArray[np.float64]], classes: Sequ
     return drawn
 
 
-def draw_accuracies(
-    right: Mapping[float, Mapping[str, Mapping[str, Sequence[NDArray[np.float64]]]]], chance: float
-) -> Figure:
-    """By ridge, network and distance, for each seed the accuracies of all splits."""
+def draw_accuracies(scores: Scores, chance: float) -> Figure:
+    """Bars by ridge, distance and network; on each what it is with permuted histograms."""
+    own = style("gsp + zero-shot")
+    looks: dict[str, dict[str, Any]] = {
+        BEFORE: {"color": PAPER, "hatch": "..."},
+        PLAIN: {"color": style("gsp").colour, "alpha": 0.55},
+        ZERO_SHOT: {"color": own.colour, "hatch": own.hatch},
+    }
+    width = 0.8 / len(looks)
     with look():
-        drawn, panels = figure(10, 4.2, 1, len(right))
-        for panel, (ridge, by) in zip(panels, right.items(), strict=True):
-            distances = list(next(iter(by.values())))
-            width = 0.8 / len(by)
-            for i, (name, own) in enumerate(by.items()):
-                looks = style("gsp + zero-shot" if i else "gsp")
-                means = [100 * np.array([each.mean() for each in own[distance]]) for distance in distances]
-                places = np.arange(len(distances)) + (i - (len(by) - 1) / 2) * width
-                panel.bar(
-                    places,
-                    [each.mean() for each in means],
-                    0.92 * width,
-                    yerr=[each.std(ddof=1) for each in means] if len(means[0]) > 1 else None,
-                    color=looks.colour,
-                    hatch=looks.hatch,
-                    alpha=1 if i else 0.55,
-                    edgecolor=INK,
-                    capsize=4,
-                    label=name,
-                )
-                for place, each in zip(places, means, strict=True):
-                    box = {"boxstyle": "round,pad=0.2", "fc": "white", "ec": "none"}
-                    panel.annotate(f"{each.mean():.0f}", (place, 3), ha="center", bbox=box)
-            panel.axhline(chance, color=INK, linestyle="--", linewidth=1)
+        drawn, panels = figure(11, 4.8, 1, len(scores))
+        for panel, (ridge, by) in zip(panels, scores.items(), strict=True):
+            distances = list(by[PLAIN])
+            for i, (name, bar) in enumerate(looks.items()):
+                places = np.arange(len(distances)) + (i - (len(looks) - 1) / 2) * width
+                right = [np.array(by[name][distance].right) for distance in distances]
+                heights = [float(each.mean()) for each in right]
+                spread = [each.std(ddof=1) for each in right] if len(right[0]) > 1 else None
+                panel.bar(places, heights, 0.92 * width, yerr=spread, edgecolor=INK, capsize=4, label=name, **bar)
+                permuted = [float(np.mean(by[name][distance].permuted)) for distance in distances]
+                panel.plot(places, permuted, "D", color=PAPER, markeredgecolor=INK, zorder=3, label=PERMUTED)
+                for place, height in zip(places, heights, strict=True):
+                    box = {"boxstyle": "round,pad=0.2", "fc": PAPER, "ec": "none"}
+                    panel.annotate(f"{height:.0f}", (place, 3), ha="center", bbox=box)
+            panel.axhline(chance, color=INK, linestyle="--", linewidth=1, label=CHANCE)
             panel.set_xticks(range(len(distances)), [f"nearest by {distance}" for distance in distances])
-            panel.set(ylim=(0, 100), yticks=range(0, 101, 20), title=f"fit with ridge {ridge:g}")
+            panel.set(ylim=(0, 100), yticks=range(0, 101, 20), title=f"fit with {ridge}")
         panels[0].set_ylabel("class means predicted rightly, %")
-        panels[0].legend(loc="upper left")
+        handles, labels = panels[0].get_legend_handles_labels()
+        of = dict(zip(labels, handles, strict=True))
+        told = [*looks, PERMUTED, CHANCE]
+        drawn.legend([of[name] for name in told], told, loc="outside lower center", ncols=len(told))
     return drawn
 
 
