@@ -168,7 +168,13 @@ def _unseen(spread: float, chance: np.random.Generator) -> str:
 
 
 def _proposition(chance: np.random.Generator) -> str:
-    return ccp.proposition_claim({"random": [Gap(r, p, 0.0) for r, p in chance.random((30, 2)).tolist()]}).verdict
+    """Two seeds, two kinds of runs and two ways of choosing six sets of anchors."""
+    gaps: ccp.Gaps = {
+        (way, kind): [[Gap(r, p, 0.0) for r, p in chance.random((6, 2)).tolist()] for _ in range(2)]
+        for way in ("k-centre", "random")
+        for kind in (ONE, ALTERNATING)
+    }
+    return ccp.proposition_claim(gaps, {kind: _runs(chance, 0.0) for kind in (ONE, ALTERNATING)}, classes=10).verdict
 
 
 def _gain(spread: float, chance: np.random.Generator) -> str:

@@ -23,6 +23,7 @@ from lookalike.models import Embedder, Head, create_backbone
 from lookalike.objectives import PairObjective
 from lookalike.studies.ccp_geometry_claims import (
     Courses,
+    Gaps,
     alternating_claim,
     by_class_and_number,
     collapse_claim,
@@ -37,7 +38,7 @@ from lookalike.studies.ccp_geometry_claims import (
     unseen_table,
 )
 from lookalike.studies.ccp_geometry_data import drawn_with_unseen_classes, features_of, sources, with_shared_classes
-from lookalike.studies.ccp_geometry_measures import Gap, anchor_sets, gap, spread
+from lookalike.studies.ccp_geometry_measures import anchor_sets, gaps, spread
 from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE, SAMPLES, Budget, Course, Parts, map_at_r, solve
 from lookalike.studies.over_seeds import check_seeds
 from lookalike.studies.study import Bench, Findings, Study, value
@@ -139,7 +140,7 @@ def find(settings: CcpGeometry, bench: Bench) -> Findings:
     rate = race.choose_rate(settings.rates)
     courses = {kind: [race.run(kind, rate, settings.steps, seed) for seed in settings.seeds] for kind in KINDS}
     measured = {kind: [measure(course, parts) for course in runs] for kind, runs in courses.items()}
-    gaps = all_gaps(courses, parts, settings)
+    found_gaps = all_gaps(courses, parts, settings)
 
     unseen_parts, unseen_race = _unseen_race(strange, settings, bench)
     unseen_rate = unseen_race.choose_rate(settings.rates if strange is None else (settings.unseen_rate,))
@@ -158,7 +159,7 @@ def find(settings: CcpGeometry, bench: Bench) -> Findings:
             alternating_claim(measured, what),
             diversity_claim(courses, parts),
             samples_claim(measured, what),
-            proposition_claim(gaps),
+            proposition_claim(found_gaps, measured, parts.classes),
             unseen_claim(held_out, test, unseen_what),
         ],
         figures={
@@ -168,7 +169,7 @@ def find(settings: CcpGeometry, bench: Bench) -> Findings:
                 "circles: those of the next problem",
             ),
             "problems": (draw_problems(courses, parts.validation.labels, settings.proxies), "Problem by problem"),
-            "gap": (draw_gap(gaps), "The loss gap of Proposition 3.2.2 against the covering radius"),
+            "gap": (draw_gap(found_gaps), "The loss gap of Proposition 3.2.2 against the covering radius"),
             "unseen": (
                 draw_unseen(unseen, unseen_parts.validation.labels, held_out),
                 f"Held-out classes of {unseen_what}, by t-SNE",
@@ -187,7 +188,10 @@ def find(settings: CcpGeometry, bench: Bench) -> Findings:
                 for kind, runs in held_out.items()
             },
             "unseen_test": test,
-            "gaps": {name: [each._asdict() for each in sets] for name, sets in gaps.items()},
+            "gaps": {
+                f"{way}, {kind}": [[each._asdict() for each in sets] for sets in runs]
+                for (way, kind), runs in found_gaps.items()
+            },
             "curves": {kind: [course.curve for course in runs] for kind, runs in courses.items()},
             "problems": {
                 kind: [
@@ -232,7 +236,8 @@ class Race(NamedTuple):
                 budget = self.budget(rate, steps)
                 return solve(kind, model, self.loss, self.dim, self.parts, budget, seed, tick).arrays()
 
-        return Course.of(self.bench.part(f"{self.name} {kind} {rate} {steps} {seed}", compute))
+        part = f"{self.name} {kind} {rate} {steps} {seed}"
+        return Course.of(self.bench.part(part, compute, whatever=("seeds", "unseen_seeds", "rates", "anchors")))
 
     def choose_rate(self, rates: tuple[float, ...]) -> float:
         """The one whose single problem has the best figure on what is held out, after the pilot's steps."""
@@ -271,18 +276,20 @@ def _unseen_race(strange: Any, settings: CcpGeometry, bench: Bench) -> tuple[Par
     return parts, Race("unseen", parts, loss, dim, network, budget, settings, bench)
 
 
-def all_gaps(courses: Courses, parts: Parts, settings: CcpGeometry) -> dict[str, list[Gap]]:
+def all_gaps(courses: Courses, parts: Parts, settings: CcpGeometry) -> Gaps:
     """Anchors among the test pictures under the best weights of every run, and the proxies of every problem."""
     margins = (settings.margins[0], settings.margins[1])
-    found: dict[str, list[Gap]] = {"k-centre": [], "random": [], "proxies": []}
+    found: Gaps = {}
     for kind in (ONE, ALTERNATING):
         for seed, course in zip(settings.seeds, courses[kind], strict=True):
             sets = anchor_sets(course.test, parts.test.labels, settings.anchors, seed)
-            for name, anchors in sets.items():
-                found[name] += [gap(course.test, parts.test.labels, each, margins) for each in anchors]
-            for snapshot in course.snapshots:
-                proxies = by_class_and_number(snapshot.converged, parts)
-                found["proxies"].append(gap(snapshot.plane, parts.validation.labels, proxies, margins))
+            of_run = {way: gaps(course.test, parts.test.labels, anchors, margins) for way, anchors in sets.items()}
+            of_run["proxies"] = [
+                gaps(each.plane, parts.validation.labels, [by_class_and_number(each.converged, parts)], margins)[0]
+                for each in course.snapshots
+            ]
+            for way, own in of_run.items():
+                found.setdefault((way, kind), []).append(own)
     return found
 
 
@@ -295,5 +302,6 @@ STUDY = Study(
     source="Gürbüz's thesis, section 3.3.1, Figures 3.2 and 3.3, Proposition 3.2.2",
     settings=CcpGeometry,
     find=find,
-    data="mnist:FOLDER or fashion-mnist:FOLDER, and cub:FOLDER, separated by a comma; else drawn letters",
+    data="a set with the same classes in train and test, as mnist:FOLDER, and one with unseen classes to test, as "
+    "cub:FOLDER, separated by a comma; else drawn letters",
 )

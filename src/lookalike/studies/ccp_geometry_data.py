@@ -1,7 +1,7 @@
 """The pictures of the study, in memory: of classes that train and test share, and of classes that they do not.
 
-The first are MNIST, Fashion-MNIST or whatever has its classes in both parts, else drawn letters; the second are CUB or
-whatever else is named, as features of a frozen backbone, else drawn letters.
+The first are MNIST, Fashion-MNIST or whatever has all its classes in both parts, else drawn letters; the second are CUB
+or whatever has none in both, as features of a frozen backbone, else drawn letters.
 """
 
 from __future__ import annotations
@@ -26,25 +26,36 @@ if TYPE_CHECKING:
     from lookalike.studies.study import Bench
 
 MOST_PIXELS = 32
-SHARED = ("mnist", "fashion-mnist")
 HELD_OUT = 1 / 3  # of the training classes, as in the authors' ablations
 
 
 def sources(said: str | None) -> tuple[Pictures | None, Pictures | None]:
     """What ``--data`` names, separated by commas: pictures with shared classes, and with unseen ones."""
-    shared, unseen = None, None
+    found: dict[bool, Pictures] = {}
     for source in split_outside(said or "", ","):
         pictures = data.load(source, check=False)
-        if pictures.name in SHARED and shared is None:
-            shared = pictures
-        elif pictures.name not in SHARED and unseen is None:
-            unseen = pictures
-        else:
+        is_shared = shares_classes(pictures)
+        if is_shared in found:
             raise ValueError(
-                "--data takes one set of digits or clothes (mnist or fashion-mnist) and one with unseen classes, as "
-                f"cub:FOLDER, separated by a comma; {source} is one too many"
+                "--data takes one set with the same classes in train and test, as mnist:FOLDER, and one with unseen "
+                f"classes to test, as cub:FOLDER, separated by a comma; {source} is one too many"
             )
-    return shared, unseen
+        found[is_shared] = pictures
+    return found.get(True), found.get(False)
+
+
+def shares_classes(pictures: Pictures) -> bool:
+    """Whether train and test have the same classes; False: they have none in common, or there is no test part."""
+    if pictures.splits is None:
+        return False
+    train = set(pictures.split("train").classes)
+    test = set(pictures.split("test").classes) if "test" in pictures.splits else set[str]()
+    if train & test and train != test:
+        raise ValueError(
+            f"{pictures.name}: {len(train & test)} of {len(train | test)} classes are both in train and in test; the "
+            "disc needs all of them in both, unseen classes none"
+        )
+    return train == test
 
 
 def with_shared_classes(
@@ -57,6 +68,13 @@ def with_shared_classes(
         chosen = [order[:train], order[train : train + validation], order[train + validation :]]
         return _parts(pictures, chosen), list(pictures.classes)
     known, tested = (_by_class(np.where(pictures.splits == split, pictures.labels, -1)) for split in ("train", "test"))
+    counts = (known >= 0).sum(0)
+    if counts.min() <= validation:
+        fewest = pictures.classes[counts.argmin()]
+        raise ValueError(
+            f"validation, pictures held out of each class, must be less than the {counts.min()} training pictures that "
+            f"{pictures.name} has of {fewest!r}, got {validation}"
+        )
     chosen = [known[validation : validation + train], known[:validation], tested[:test]]
     return _parts(pictures, chosen), list(pictures.classes)
 
@@ -92,7 +110,9 @@ def features_of(pictures: Pictures, backbone: str, size: int, bench: Bench) -> P
                 found[name] = model.embed_table(table, tick=tick)
         return found
 
-    found = bench.part(f"features {pictures.name}", compute)
+    found = bench.part(
+        f"features {pictures.name}", compute, whatever=("seeds", "unseen_seeds", "steps", "unseen_steps")
+    )
     middle = found["a"].mean(0)
     vectors = [torch.from_numpy(found[name if name in found else "b"] - middle).unsqueeze(1) for name in "abc"]
     return Parts(*(Part(each, table.labels) for each, table in zip(vectors, tables, strict=True)))

@@ -25,6 +25,7 @@ from lookalike.geometry import covering_radius, greedy_k_centre
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
+CHUNK = 1000  # vectors whose distances from all others are held at once
 
 
 class Gap(NamedTuple):
@@ -72,30 +73,35 @@ def class_spread(vectors: Floats, labels: Labels) -> float:
     return float(np.mean(own))
 
 
-def gap(vectors: Floats, labels: Labels, anchors: Floats, margins: tuple[float, float]) -> Gap:
-    """anchors: (classes, k, D), class by class in the order of the labels.  margins: positive, negative."""
-    points, flat = torch.from_numpy(vectors).double(), torch.from_numpy(anchors).double().flatten(0, 1)
-    known = np.unique(labels)
-    anchor_labels = torch.from_numpy(np.repeat(known, anchors.shape[1]))
-    own = torch.from_numpy(labels)
-    everything = _losses(points, own, points, own, margins).mean()
-    with_anchors = _losses(flat, anchor_labels, points, own, margins).mean(1)  # of each anchor, with all pictures
-    far = torch.cdist(points, flat).masked_fill(own[:, None] != anchor_labels, torch.inf)
-    distances, nearest = far.min(1)
-    shares = torch.bincount(nearest, minlength=len(flat)).double() / len(points)
-    return Gap(
-        float(distances.max()),
-        float((everything - with_anchors.mean()).abs()),
-        float((everything - (shares * with_anchors).sum()).abs()),
-    )
+def gaps(vectors: Floats, labels: Labels, sets: list[Floats], margins: tuple[float, float]) -> list[Gap]:
+    """Of each set of anchors, (classes, k, D) in the order of the labels.  margins: positive, negative."""
+    points, own = torch.from_numpy(vectors).double(), torch.from_numpy(labels)
+    everything = _mean_losses(points, own, points, own, margins).mean()
+    found = []
+    for anchors in sets:
+        flat = torch.from_numpy(anchors).double().flatten(0, 1)
+        anchor_labels = torch.from_numpy(np.repeat(np.unique(labels), anchors.shape[1]))
+        with_anchors = _mean_losses(flat, anchor_labels, points, own, margins)
+        far = torch.cdist(points, flat).masked_fill(own[:, None] != anchor_labels, torch.inf)
+        distances, nearest = far.min(1)
+        shares = torch.bincount(nearest, minlength=len(flat)).double() / len(points)
+        printed, weighted = with_anchors.mean(), (shares * with_anchors).sum()
+        found.append(
+            Gap(float(distances.max()), float((everything - printed).abs()), float((everything - weighted).abs()))
+        )
+    return found
 
 
-def _losses(
+def _mean_losses(
     one: torch.Tensor, one_labels: torch.Tensor, other: torch.Tensor, labels: torch.Tensor, margins: tuple[float, float]
 ) -> torch.Tensor:
-    distances = torch.cdist(one, other)
-    same = one_labels[:, None] == labels
-    return torch.where(same, distances - margins[0], margins[1] - distances).clamp(min=0)
+    """Of each of ``one``, over all of ``other``; by the thousand, as all distances of all test pictures take GBs."""
+    means = []
+    for points, own in zip(one.split(CHUNK), one_labels.split(CHUNK), strict=True):
+        distances = torch.cdist(points, other)
+        same = own[:, None] == labels
+        means.append(torch.where(same, distances - margins[0], margins[1] - distances).clamp(min=0).mean(1))
+    return torch.cat(means)
 
 
 def anchor_sets(vectors: Floats, labels: Labels, counts: tuple[int, ...], seed: int) -> dict[str, list[Floats]]:
@@ -103,7 +109,7 @@ def anchor_sets(vectors: Floats, labels: Labels, counts: tuple[int, ...], seed: 
     classes = by_class(vectors, labels)
     possible = [count for count in counts if count <= min(map(len, classes))]
     chance = np.random.default_rng(seed)
-    spread_out = [greedy_k_centre(own, max(possible)).indices for own in classes]
+    spread_out = [greedy_k_centre(own, max(possible, default=1)).indices for own in classes]
     found: dict[str, list[Floats]] = {"k-centre": [], "random": []}
     for count in possible:
         rows = [order[:count] for order in spread_out]

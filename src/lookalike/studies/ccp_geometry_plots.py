@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookalike.report.look import FAINT, INK, Style, figure, look, styles
+from lookalike.report.look import FAINT, INK, PAPER, Style, figure, look, styles
 from lookalike.studies.ccp_geometry_measures import radii
 from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE, SAMPLES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from lookalike.studies.ccp_geometry_claims import Measured
-    from lookalike.studies.ccp_geometry_measures import Gap, Labels
+    from lookalike.studies.ccp_geometry_claims import Gaps, Measured
+    from lookalike.studies.ccp_geometry_measures import Labels
     from lookalike.studies.ccp_geometry_race import Course, Snapshot
 
 Courses = dict[str, list["Course"]]
 SHOWN = 5  # discs of alternating problems: the first ones and the last
 CLASSES_SHOWN = 12  # unseen ones, in the plane
 LEAST = 1e-5  # gap or radius, in logarithms
-STYLES = {
-    ONE: Style("#8a8a8a", "o", line=":"),
-    ALTERNATING: Style("#0072B2", "s", line="-"),
-    SAMPLES: Style("#D55E00", "^", line="--"),
+FEW_DECADES = 100  # from an axis's low end to its high one
+STYLES = {  # the colours of the study of effects
+    ONE: Style("#F0E442", "o", line=":"),
+    ALTERNATING: Style("#009E73", "s", line="-"),
+    SAMPLES: Style("#CC79A7", "^", line="--"),
 }
-GAPS = {
-    "k-centre": Style("#0072B2", "s"),
-    "random": Style("#E69F00", "^"),
-    "proxies": Style("#1a1a1a", "o"),
-}
+ON_WHITE = {"#F0E442": "#8a6d00"}  # yellow lines cannot be seen, a darker one can
+ANCHORS = {"k-centre": "s", "random": "^", "proxies": "o"}  # markers; the colour is that of the run's kind
 
 
 def draw_plane(courses: Courses, labels: Labels, names: list[str], count: int) -> Figure:
@@ -55,7 +54,8 @@ def draw_plane(courses: Courses, labels: Labels, names: list[str], count: int) -
             )
         told = "the unit disc. Dots: held-out pictures; squares: proxies; rings: the proxies of the next problem"
         listed = ", ".join(f"{mark} {name}" for mark, name in zip(marks, names, strict=True))
-        drawn.supxlabel(f"{told}\n{listed}" if long else told, fontsize=9)
+        width = int(50 * columns)  # letters of this size
+        drawn.supxlabel("\n".join([told, *(wrap(listed, width) if long else [])]), fontsize=9)
     return drawn
 
 
@@ -97,33 +97,28 @@ def draw_problems(courses: Courses, labels: Labels, count: int) -> Figure:
     with look():
         drawn, (curve, cover, pool) = figure(13, 4.4, 1, 3)
         for kind, runs in courses.items():
-            style = STYLES[kind]
             steps = [step for step, _ in runs[0].curve]
             figures = 100 * np.mean([[figure for _, figure in run.curve] for run in runs], axis=0)
-            curve.plot(steps, figures, color=style.colour, linestyle=style.line, label=kind)
+            curve.plot(steps, figures, **{**_line(kind), "marker": ""})
             ends = [each.step for each in runs[0].snapshots if each.following is not None]
             heights = np.interp(ends, steps, figures)
-            curve.plot(ends, heights, linestyle="", marker=style.marker, color=style.colour)
+            curve.plot(ends, heights, **{**_line(kind), "linestyle": ""})
             numbers = [each.number for each in runs[0].snapshots]
             reached = [radii(each.plane, labels, _shaped(each.converged, count)).mean() for each in runs[0].snapshots]
-            cover.plot(numbers, reached, color=style.colour, linestyle=style.line, marker=style.marker, label=kind)
+            cover.plot(numbers, reached, label=kind, **_line(kind))
         for kind in (ALTERNATING, SAMPLES):
             ended = [each for each in courses[kind][0].snapshots if each.radius_before is not None]
-            style = STYLES[kind]
-            for name, line, fill in (("radius_before", ":", "none"), ("radius_after", "-", style.colour)):
+            for name, line, fill in (("radius_before", ":", PAPER), ("radius_after", "-", STYLES[kind].colour)):
                 pool.plot(
                     [each.number for each in ended],
                     [getattr(each, name) for each in ended],
-                    color=style.colour,
-                    linestyle=line,
-                    marker=style.marker,
-                    markerfacecolor=fill,
+                    **{**_line(kind), "linestyle": line, "markerfacecolor": fill},
                     label=f"{kind}, {'before' if name == 'radius_before' else 'with the next proxies'}",
                 )
         curve.set(xlabel="steps", ylabel="MAP@R on held-out pictures, %", title="marks: where a problem ended")
         cover.set(xlabel="problem", ylabel="covering radius, held-out pictures", title="by the problem's own proxies")
         pool.set(xlabel="problem", ylabel="covering radius, next pool", title="what the next proxies add")
-        curve.legend(loc="lower right")
+        drawn.legend(*cover.get_legend_handles_labels(), loc="outside lower center", ncols=3)
         last = max(run.snapshots[-1].number for runs in courses.values() for run in runs[:1])
         for panel in (cover, pool):
             panel.set(xlim=(0.5, last + 0.5), ylim=(0, 1.08 * panel.get_ylim()[1]))
@@ -135,36 +130,59 @@ def draw_problems(courses: Courses, labels: Labels, count: int) -> Figure:
     return drawn
 
 
-def draw_gap(gaps: dict[str, list[Gap]]) -> Figure:
-    """Both in logarithms; what is smaller than LEAST is drawn there."""
+def _line(kind: str) -> dict[str, Any]:
+    """For ``plot``: the marker has the colour of the kind and a dark edge. One problem is small and lies above the
+    others, which are the same in their first problem."""
+    style = STYLES[kind]
+    looks: dict[str, Any] = {"color": ON_WHITE.get(style.colour, style.colour), "linestyle": style.line}
+    looks |= {"marker": style.marker, "markerfacecolor": style.colour, "markeredgecolor": INK, "markeredgewidth": 0.8}
+    return {**looks, "markersize": 4 if kind == ONE else 7, "zorder": 3 if kind == ONE else 2}
+
+
+def draw_gap(gaps: Gaps) -> Figure:
+    """Of all seeds, both in logarithms; what is smaller than LEAST is drawn there."""
     titles = {
         "printed": "all anchors count alike, as printed",
         "weighted": "each counts for the pictures nearest to it",
     }
-    everything = [each for sets in gaps.values() for each in sets]
+    flat = {key: [each for sets in runs for each in sets] for key, runs in gaps.items()}
+    everything = [each for sets in flat.values() for each in sets]
     smallest = min((value for each in everything for value in each), default=LEAST)
     bottom, top = max(LEAST, smallest) / 2, 2 * max((each.radius for each in everything), default=1.0)
     with look():
         drawn, axes = figure(11, 5, 1, 2)
         for panel, (field, title) in zip(axes, titles.items(), strict=True):
             panel.plot([bottom, top], [bottom, top], color=INK, linewidth=0.8, label="gap = radius")
-            for name, sets in gaps.items():
-                style = GAPS[name]
+            for (way, kind), sets in flat.items():
                 panel.scatter(
                     [max(LEAST, each.radius) for each in sets],
                     [max(LEAST, getattr(each, field)) for each in sets],
-                    s=26,
-                    marker=style.marker,
-                    facecolors="none" if name == "random" else style.colour,
-                    edgecolors=style.colour,
-                    label=f"anchors: {name}",
+                    s=14 if kind == ONE else 40,
+                    zorder=3 if kind == ONE else 2,
+                    marker=ANCHORS[way],
+                    facecolors=STYLES[kind].colour,
+                    edgecolors=INK,
+                    linewidths=0.7,
+                    label=f"anchors: {way}, {kind}",
                 )
             panel.set(xscale="log", yscale="log", ylim=(bottom, top), title=title)
             panel.set(xlabel="covering radius of the anchors (largest of the classes)", ylabel="loss gap")
             nearest = min((max(LEAST, each.radius) for each in everything), default=LEAST)
             panel.set_xlim(nearest / 1.5, top)
+            for axis in (panel.xaxis, panel.yaxis):
+                _plain_ticks(axis)
         drawn.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return drawn
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Of an axis in logarithms: 0.1, 0.2, 0.5 and 1, or powers of ten alone where it spans several."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < FEW_DECADES * low else (1,)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
 
 
 def draw_unseen(courses: Courses, labels: Labels, measured: dict[str, list[Measured]]) -> Figure:

@@ -38,6 +38,7 @@ from lookalike.studies.study import Bench, Findings, Study, value
 
 Network = dict[str, torch.Tensor]
 BOX, INK = "letter's box", "ink"
+EACH = ("seeds", "rates", "shown")  # settings that no network depends on: each has one seed, and one rate
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,9 @@ def _network(seed: int, alone: Shots, budget: Budget, bench: Bench) -> Network:
             learnt = learn_letters(alone, seed, budget, tick)
         return {name: tensor.numpy() for name, tensor in learnt.items()}
 
-    return {name: torch.from_numpy(array) for name, array in bench.part(f"network {seed}", compute).items()}
+    return {
+        name: torch.from_numpy(array) for name, array in bench.part(f"network {seed}", compute, whatever=EACH).items()
+    }
 
 
 def _raced(
@@ -217,7 +220,7 @@ def _raced(
                     contestant, rate, seed, networks[seed], shots["train"], shots["test"], budget, tick
                 )._asdict()
 
-        return Outcome(**bench.part(f"{contestant.name} {rate:g} {seed}", compute))
+        return Outcome(**bench.part(f"{contestant.name} {rate:g} {seed}", compute, whatever=EACH))
 
     first = {rate: run(rate, budget.seeds[0]) for rate in budget.rates}
     best = max(first, key=lambda rate: first[rate].curve[-1][1])
