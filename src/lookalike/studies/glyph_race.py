@@ -70,7 +70,7 @@ class Budget:
     letter_steps: int = 1000
     classes: int = 16  # in a batch
     per_class: int = 4
-    evaluate_every: int = 50
+    evaluate_every: int = 75
     rates: tuple[float, ...] = (1e-3, 3e-3)
     seeds: tuple[int, ...] = (0, 1)  # of network and batches both
     train_classes: int = 412
