@@ -78,7 +78,7 @@ def run(out: Path, budget: Budget | None = None, workers: int | None = None) -> 
     require_own_folder(out, "demo", [FIGURES])
     if budget == Budget():
         print(
-            "Drawing letters, learning them, and then twenty short trainings: five to six minutes on two cores.",
+            "Drawing letters, learning them, and then twenty short trainings: about six minutes on two cores.",
             file=sys.stderr,
         )
     started = time.monotonic()
