@@ -25,7 +25,7 @@ def clip(vectors: Tensor) -> Tensor:
 def by_hand(pool: GeneralizedSumPool, tokens: Tensor, mask: Tensor | None = None) -> Pooled:
     """Direct differences instead of a matrix product, autograd instead of the fused kernel."""
     prototypes = pool.prototypes.to(tokens.dtype)
-    cost = (clip(prototypes)[None, :, None] - clip(tokens)[:, None]).norm(dim=-1)
+    cost = (clip(prototypes)[None, :, None] - clip(tokens / pool.radius)[:, None]).norm(dim=-1)
     moved = partial_transport(cost, pool.keep, pool.sharpness, mask)
     weights = moved.residual / (1 - pool.keep) if pool.background else moved.weights
     return Pooled((weights.unsqueeze(1) @ tokens).squeeze(1), weights, moved.plan.sum(-1) / pool.keep)
@@ -46,17 +46,24 @@ def make(
     st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 6), st.integers(1, 6)),
     st.floats(0.01, 0.99),
     st.floats(0.01, 30.0),
+    st.sampled_from([0.5, 1.0, 20.0]),
     st.booleans(),
     st.booleans(),
     st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
 def test_values_and_gradients_equal_the_obvious_composition(
-    seed: int, shape: tuple[int, ...], keep: float, sharpness: float, background: bool, learnt: bool, masked: bool
+    seed: int,
+    shape: tuple[int, ...],
+    keep: float,
+    sharpness: float,
+    radius: float,
+    background: bool,
+    learnt: bool,
+    masked: bool,
 ) -> None:
-    pool, tokens = make(
-        seed, *shape, keep=keep, sharpness=sharpness, background=background, learn_keep=learnt, learn_sharpness=learnt
-    )
+    learn = {"learn_keep": learnt, "learn_sharpness": learnt}
+    pool, tokens = make(seed, *shape, keep=keep, sharpness=sharpness, radius=radius, background=background, **learn)
     tokens.requires_grad_()
     mask = None
     if masked:
@@ -78,6 +85,33 @@ def test_values_and_gradients_equal_the_obvious_composition(
         atol=1e-6,
         rtol=1e-5,
     )
+
+
+@pytest.mark.parametrize("details", [False, True])
+def test_the_radius_is_the_unit_of_length(details: bool) -> None:
+    """Features and radius may grow together, also while the prototypes wait for their start and when they do."""
+    tokens = torch.randn(4, 6, 8, dtype=DOUBLE, generator=torch.Generator().manual_seed(0))
+    pools = [GeneralizedSumPool(8, 3, init="k-centre", memory=8, radius=radius).double() for radius in (1.0, 50.0)]
+    pools[1].load_state_dict(pools[0].state_dict())
+    for _ in range(3):
+        one, other = pools[0](tokens, details=details), pools[1](50 * tokens, details=details)
+        one, other = (one.vector, other.vector) if details else (one, other)
+        torch.testing.assert_close(other, 50 * one)
+    assert pools[1].ready
+    torch.testing.assert_close(pools[0].prototypes, pools[1].prototypes)
+    pools[0].init_from(tokens)
+    pools[1].init_from(50 * tokens)
+    torch.testing.assert_close(pools[0].prototypes, pools[1].prototypes)
+
+
+def test_features_far_inside_the_radius_are_chosen_by_a_linear_score() -> None:
+    torch.manual_seed(0)
+    pool = GeneralizedSumPool(8, 1, keep=0.3, sharpness=3e4, radius=1e4).double()
+    with torch.no_grad():
+        pool.prototypes.copy_(normalize(torch.randn(1, 8, dtype=DOUBLE)))
+    tokens = torch.randn(5, 20, 8, dtype=DOUBLE)
+    linear = partial_transport(-(pool.prototypes @ tokens.mT), 0.3, 3.0)
+    torch.testing.assert_close(pool.explain(tokens).weights, linear.weights, atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -334,6 +368,7 @@ def test_copies_and_pickles() -> None:
         ({"keep": True}, TypeError, "keep"),
         ({"sharpness": -1.0}, ValueError, "sharpness must be finite and above 0, got -1.0"),
         ({"sharpness": None}, TypeError, "sharpness"),
+        ({"radius": 0.0}, ValueError, "radius must be finite and above 0, got 0.0"),
         ({"num_prototypes": 0}, ValueError, "num_prototypes must be at least 1, got 0"),
         ({"num_prototypes": 2.5}, TypeError, "num_prototypes must be a whole number, got 2.5"),
         ({"dim": 0}, ValueError, "dim must be at least 1"),

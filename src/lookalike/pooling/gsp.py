@@ -3,8 +3,12 @@
 Of every bag, the share ``keep`` (the paper's mu) that lies nearest to the prototypes is kept and the rest ignored;
 ``sharpness`` (epsilon) sets how hard the choice is: towards 0 it is average pooling, towards infinity a top-k.
 
-    p = weights of lookalike.pooling.transport for the cost || clip(prototype_i) - clip(feature_j) ||
+    p = weights of lookalike.pooling.transport for the cost || clip(prototype_i) - clip(feature_j / radius) ||
     vector = sum_j p_j feature_j,        clip(u) = u / max(1, ||u||)
+
+``radius`` is 1 in the paper. Features longer than it are compared by their direction alone; where they are much shorter
+the cost is nearly linear in them, ``1 - <prototype, feature / radius>``, and the layer a linear attention whose share
+is exact.
 
 Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023. Their settings:
 64 prototypes (CUB, Cars) or 128 (SOP, In-shop), keep 0.3, sharpness 5 with pair losses and 0.5 with proxy losses.
@@ -38,6 +42,7 @@ class GeneralizedSumPool(Pooling):
     """Pool maps (B, D, H, W) or tokens (B, N, D) into vectors (B, D).
 
     dim: D.  num_prototypes: m.  keep: in (0, 1]; 1 is average pooling.  sharpness: above 0.
+    radius: the length of features that counts as 1 where they are compared with the prototypes.
     learn_keep, learn_sharpness: make them parameters, bounded by KEEP_RANGE and SHARPNESS_RANGE.
     background: the prototypes stand for what is to be ignored. They take the share ``keep`` away and the weights
         are what is left of each feature, so set ``keep`` to the share of the background.
@@ -62,6 +67,7 @@ class GeneralizedSumPool(Pooling):
         keep: float = 0.3,
         sharpness: float = 5.0,
         *,
+        radius: float = 1.0,
         learn_keep: bool = False,
         learn_sharpness: bool = False,
         background: bool = False,
@@ -74,11 +80,13 @@ class GeneralizedSumPool(Pooling):
         check_count("num_prototypes", num_prototypes)
         check_range("keep", keep, 0, 1)
         check_range("sharpness", sharpness, 0, None)
+        check_range("radius", radius, 0, None)
         if background and keep == 1:
             raise ValueError("with background=True nothing is left to pool at keep = 1, got 1")
         if init not in ("random", "k-centre"):
             raise ValueError(f"init must be 'random' or 'k-centre', got {init!r}")
         self.num_prototypes = num_prototypes
+        self.radius = float(radius)
         self.background = background
         self.check_finite = check_finite
         self.prototypes = nn.Parameter(torch.empty(num_prototypes, dim))
@@ -125,7 +133,7 @@ class GeneralizedSumPool(Pooling):
         """
         bags = as_bags(features, self.dim, mask, check_finite=self.check_finite)
         with without_autocast(bags.device):
-            bags = bags if bags.dtype == torch.float64 else bags.float()
+            bags = self._in_radii(bags if bags.dtype == torch.float64 else bags.float())
             if self.training and self.warm_up is not None and not self.warm_up.done:
                 observe = self.warm_up.observe
                 if torch.compiler.is_compiling():
@@ -135,7 +143,7 @@ class GeneralizedSumPool(Pooling):
                     self._set_prototypes(chosen)
             average = not self.ready or (self.keep_logit is None and self._keep == 1)
             if average and not details:
-                return (_average(bags, mask) + self._nothing()).to(features.dtype)
+                return self._from_radii(_average(bags, mask) + self._nothing()).to(features.dtype)
             vector, weights, attributes = select_and_sum(
                 bags,
                 self.prototypes.to(bags.dtype),
@@ -148,6 +156,7 @@ class GeneralizedSumPool(Pooling):
             )
             if average:
                 vector = vector + self._nothing()
+            vector = self._from_radii(vector)
         vector = vector.to(features.dtype)
         return vector if attributes is None else Pooled(vector, weights, attributes)
 
@@ -162,7 +171,7 @@ class GeneralizedSumPool(Pooling):
         points = points if mask is None else points[mask.reshape(-1)]
         if len(points) < self.num_prototypes:
             raise ValueError(f"{self.num_prototypes} prototypes need at least as many features, got {len(points)}")
-        points = clip(points.to(self.prototypes))
+        points = clip(self._in_radii(points.to(self.prototypes)))
         self._set_prototypes(points[greedy_k_centre(points, self.num_prototypes).indices])
         if self.warm_up is not None:
             self.warm_up.finish()
@@ -173,11 +182,18 @@ class GeneralizedSumPool(Pooling):
             text += " (learnt)" if self.keep_logit is not None else ""
             text += f", sharpness={float(self.sharpness):.4g}"
             text += " (learnt)" if self.log_sharpness is not None else ""
+            text += f", radius={self.radius:.4g}" if self.radius != 1 else ""
             return text + (", background=True" if self.background else "")
 
     def _set_prototypes(self, values: Tensor) -> None:
         with torch.no_grad():
             self.prototypes.copy_(values)  # in place: the optimiser holds this very Parameter
+
+    def _in_radii(self, features: Tensor) -> Tensor:
+        return features if self.radius == 1 else features / self.radius
+
+    def _from_radii(self, vectors: Tensor) -> Tensor:
+        return vectors if self.radius == 1 else vectors * self.radius
 
     def _nothing(self) -> Tensor:
         """Zero, but tied to every parameter: DDP wants each to take part, also while they decide nothing."""

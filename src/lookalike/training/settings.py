@@ -54,7 +54,9 @@ class Settings:
     start: Literal["pca", "random"] | None = setting(
         None, "of the projection: principal directions of the features (default with pretrained weights), or random"
     )
-    median_norm: float = setting(2.0, "the pca start scales local features to this median length; GSP clips at 1")
+    median_norm: float = setting(
+        2.0, "the pca start scales local features to this median length; GSP clips at its radius, which is 1"
+    )
 
     prototypes_from: Literal["pictures", "places"] = setting(
         "pictures", "with the pca start, prototypes are chosen among averages of pictures, or among single places"

@@ -38,7 +38,8 @@ def start_head(embedder: Embedder, feed: Feed, train: Pictures, settings: Settin
         if len(candidates) < pooling.num_prototypes <= len(local):
             candidates = local
             text += f"; prototypes from places, as {len(averages)} pictures are too few for {pooling.num_prototypes}"
-        stretch = max(1.0, REACHING / settings.median_norm) if pooling.in_unit_ball else 1.0
+        radius = settings.pooling_settings.get("radius", 1.0)
+        stretch = max(1.0, REACHING * radius / settings.median_norm) if pooling.in_unit_ball else 1.0
         pooling.init_from(stretch * embedder.head.project(candidates))
     return text
 
