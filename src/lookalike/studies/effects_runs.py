@@ -6,8 +6,8 @@ axis needs for them; for few points what the axis needs for few steps; the setti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from lookalike import data
@@ -48,9 +48,9 @@ def rows_for(
 ) -> Rows:
     """letters: the run that drawn pictures start from, "" for others.  made: ``of_drawn`` of the study's file."""
     which: Any = settings.points
-    protocol = with_seeds(
-        load_protocol(axis.protocol if settings.protocol == "axis" else settings.protocol), settings.seeds
-    )
+    protocol = load_protocol(axis.protocol if settings.protocol == "axis" else settings.protocol)
+    if settings.seeds is not None:
+        protocol = with_seeds(protocol, -(-settings.seeds // protocol.split.models))
     overrides: dict[str, Any] = {}
     if letters:
         side = next(iter(pictures.values())).image(0).size[0]
@@ -66,6 +66,7 @@ def rows_for(
         overrides["dim"] = min(overrides["dim"], SMALL)
     rows = rows_of(axis, axis.points(which), protocol, pictures, overrides, made["pooling"] if letters else {})
     rows.planned(axis)
+    rows.cells = {number: cells[: settings.seeds] for number, cells in rows.cells.items()}
     return rows
 
 
@@ -130,8 +131,8 @@ def _differences(axis: Axis, rows: Rows, pictures: dict[str, Pictures], which: W
     for place, i in enumerate(firsts):
         if not (papers.cells[place] and rows.cells[i]):
             continue
-        theirs = _flat(protocol, papers.cells[place][0].settings)
-        ours = _flat(rows.planned(axis).protocol, rows.cells[i][0].settings)
+        theirs = _flat(protocol, papers.cells[place])
+        ours = _flat(rows.planned(axis).protocol, rows.cells[i])
         for name in {**theirs, **ours}:
             for each, list_of in zip((theirs, ours), values.setdefault(name, ([], [])), strict=True):
                 if (one := each.get(name, "none")) not in list_of:
@@ -140,10 +141,10 @@ def _differences(axis: Axis, rows: Rows, pictures: dict[str, Pictures], which: W
     return {name: both for name, both in joined.items() if both[0] != both[1]}
 
 
-def _flat(protocol: Protocol, settings: Settings) -> dict[str, Any]:
-    """What the protocol holds out and repeats, then the settings, those of the pooling and the like by their dots."""
-    flat: dict[str, Any] = {f"split.{name}": each for name, each in asdict(protocol.split).items()}
-    flat["repeats"] = protocol.repeats
+def _flat(protocol: Protocol, cells: Sequence[Cell]) -> dict[str, Any]:
+    """What is held out, how many models a point has, then their settings, those of the pooling and the like by dots."""
+    split, settings = protocol.split, cells[0].settings
+    flat: dict[str, Any] = {"folds": split.folds, "steered_by": split.steered_by, "models of a point": len(cells)}
     for entry in fields(settings):
         each = getattr(settings, entry.name)
         if entry.name in UNSAID:
