@@ -15,7 +15,7 @@ import torch
 
 from lookalike.app import main
 from lookalike.report.tables import Table
-from lookalike.studies import demo, demo_page
+from lookalike.studies import demo, demo_page, glyph_races
 from lookalike.studies.glyph_race import CONTESTANTS, Budget, Contestant, Outcome, Shots, draw, drawing, in_cell
 
 
@@ -45,7 +45,7 @@ def test_the_whole_story_in_miniature(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(page) < 3e6
     assert len(re.findall(r"<img src=\"data:image/", page)) == 3 + len(CONTESTANTS)
     assert all(f"nearest neighbours under {contestant.name}" in page for contestant in CONTESTANTS)
-    for said in ("8 prototypes", "learnt", "10 times the rate", "median length of 0.7", "test classes in view"):
+    for said in ("8 prototypes", "learnt", "10 times the rate", "radius 20", "test classes in view"):
         assert said in page
     assert "also the quarter that is held out" in page
     assert "http" not in re.sub(r"data:image/[^\"]+", "", page).replace("http-equiv", "")
@@ -55,9 +55,9 @@ def test_figures_do_not_depend_on_the_number_of_cores(monkeypatch: pytest.Monkey
     threads: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     for name in ("_FOLDER", "_TICK"):
-        monkeypatch.setattr(demo, name, getattr(demo, name))
+        monkeypatch.setattr(glyph_races, name, getattr(glyph_races, name))
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    demo._prepare(Path(), None)
+    glyph_races._prepare(Path(), None)
     assert threads == [1]
 
 
@@ -67,7 +67,7 @@ def test_there_are_no_more_processes_than_cores_to_use(
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(usable)), raising=False)
-    assert demo._default_workers() == workers
+    assert glyph_races._default_workers() == workers
 
 
 def test_what_a_worker_raises_is_raised_at_once() -> None:
@@ -77,7 +77,7 @@ def test_what_a_worker_raises_is_raised_at_once() -> None:
     failed: Future[None] = Future()
     failed.set_exception(ValueError("broken"))
     with pytest.raises(ValueError, match="broken"):
-        demo._followed([Future(), failed], "work", 1, Counter())
+        glyph_races._followed([Future(), failed], "work", 1, Counter())
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def story() -> demo_page.Story:
     shots = Shots(np.zeros((16, 64, 64, 3), np.uint8), np.zeros(16, np.int64), np.arange(16) % 4)
     vectors, weights = np.zeros((16, 2), np.float32), np.full((16, 16), 1 / 16, np.float32)
     results = [
-        demo.Result(each, 1.0, [Outcome(each.name, 1.0, 0, [], {"MAP@R": 0.1 * number}, vectors, weights, 0.25)])
+        glyph_races.Result(each, 1.0, [Outcome(each.name, 1.0, 0, [], {"MAP@R": 0.1 * number}, vectors, weights, 0.25)])
         for number, each in enumerate(CONTESTANTS)
     ]
     return demo_page.Story(results, [], shots, Budget(), 0.0, Table([], []))
@@ -96,7 +96,7 @@ def test_the_verdict_says_what_was_measured_and_no_more(story: demo_page.Story) 
     assert demo_page._verdict(story) == (
         "GSP is 10.0 points of MAP@R ahead of average pooling; that is 25% of the way to the oracle, which pools only "
         "the true cell because it is told where it is. A plain learnt attention is 20.0 points ahead of GSP here. All "
-        "of this is after 150 steps of training; docs/results.md tells of other runs."
+        "of this is after 120 steps of training; docs/results.md tells of other runs."
     )
 
 
@@ -133,7 +133,9 @@ def test_the_rate_is_chosen_on_held_out_classes_and_never_on_the_test() -> None:
         outcome(2.0, 0, 0.1, 0.0),
         outcome(2.0, 1, 0.4, 0.2),
     ]
-    chosen = demo._chosen(Contestant("a", "average"), outcomes, replace(demo.QUICK, rates=(1.0, 2.0), seeds=(0, 1)))
+    chosen = glyph_races.chosen(
+        Contestant("a", "average"), outcomes, replace(demo.QUICK, rates=(1.0, 2.0), seeds=(0, 1))
+    )
     assert chosen.rate == 2.0
     assert chosen.mean("MAP@R") == pytest.approx(0.1)
     assert chosen.spread("MAP@R") == pytest.approx(0.2 / 2**0.5)

@@ -12,11 +12,11 @@ from lookalike.report import page
 from lookalike.report.look import FAINT, as_bytes, figure, look, styles
 from lookalike.report.tables import Table
 from lookalike.retrieval.search import neighbours
-from lookalike.studies.glyph_race import BACKBONE, DIM, LEARNT_SHARE, Budget, Contestant, Outcome, Shots
+from lookalike.studies.glyph_race import BACKBONE, DIM, LEARNT_SHARE, Budget, Outcome, Shots
 from lookalike.studies.localisation_plots import outline_cell
 
 if TYPE_CHECKING:
-    from lookalike.studies.demo import Result
+    from lookalike.studies.glyph_races import Result
 
 WARNING = "--quick: this shows that everything runs; the figures mean nothing."
 PICTURES = 8  # with heat maps
@@ -230,15 +230,15 @@ def _what_was_run(story: Story) -> dict[str, Any]:
 
 
 def _gsp_settings() -> str:
-    inside, usual = LEARNT_SHARE.settings, Contestant("", "average")
+    inside = LEARNT_SHARE.settings
     keep, sharpness = (
         f"{name} {inside[name]:g}" + (" at the start, learnt" if inside[f"learn_{name}"] else "")
         for name in ("keep", "sharpness")
     )
     return (
-        f"{inside['num_prototypes']} prototypes; {keep}; {sharpness}; its own parameters at "
-        f"{LEARNT_SHARE.pooling_rate:g} times the rate; local features begin with a median length of "
-        f"{LEARNT_SHARE.median_norm:g}, those of the others with {usual.median_norm:g}"
+        f"{inside['num_prototypes']} prototypes; {keep}; {sharpness}; radius {inside['radius']:g}; its own parameters "
+        f"at {LEARNT_SHARE.pooling_rate:g} times the rate; local features begin with a median length of "
+        f"{LEARNT_SHARE.median_norm:g}, as those of the others"
     )
 
 
