@@ -20,7 +20,9 @@ from lookalike.checks import check_count
 from lookalike.data.pictures import Pictures
 from lookalike.protocols.cells import Cell, result_of
 from lookalike.protocols.choices import parse_settings, split_outside
-from lookalike.protocols.plan import load_sources
+from lookalike.protocols.estimate import estimate
+from lookalike.protocols.estimate import in_words as estimated
+from lookalike.protocols.plan import Plan, load_sources
 from lookalike.protocols.protocol import load_protocol
 from lookalike.protocols.workers import work
 from lookalike.report.tables import Column, Line, Table, number, words
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 STEP_SIZE = (32, 49, 64, 128)  # bags, features, prototypes and dim of the timed step: a batch of CUB
 ROUNDS = (1, 2, 5, 10, 25, 50, 100, 200)
+LONG = 3600.0  # seconds of an axis, from which on another way is named
 REPEATS = {"all": 30, "some": 10, "ends": 1}
 
 
@@ -131,7 +134,7 @@ def _along(
     which: Any = settings.points
     points, plan = axis.points(which), rows.planned(axis)
     cells = [cell for own in rows.cells.values() for cell in own]
-    bench.display.say(f"{axis.title}: {len(points)} points, {len(cells)} models")
+    bench.display.say(f"{axis.title}: {len(points)} points, {len(cells)} models{_how_long(cells, plan, settings)}")
     for what, reason in rows.impossible:
         found.notes.append(f"{axis.name}: left out: {what}: {reason}")
 
@@ -175,6 +178,17 @@ def _along(
         ],
         **numbers,
     }
+
+
+def _how_long(cells: list[Cell], plan: Plan, settings: Effects) -> str:
+    """Measured by a few steps; nothing where only the ends are looked at, which are for seeing that everything runs."""
+    if settings.points == "ends":
+        return ""
+    guess = estimate(cells[0], plan.pictures_of(cells[0]))
+    text = f"; {estimated(guess, len(cells))}"
+    if not cells[0].settings.freeze_backbone and len(cells) * guess.most > LONG:
+        text += "; --set protocol=quick trains the head only"
+    return text
 
 
 def _figures(axis: Axis, results: dict[int, list[Any]], points: int) -> Any:
