@@ -11,7 +11,7 @@ import numpy as np
 from lookalike.protocols.search_space import plain, short_names
 from lookalike.report.look import FAINT, INK, LINES, MARKERS, Style, figure, look, style
 from lookalike.studies.effects_claims import main_effects, published_effects
-from lookalike.studies.effects_iterated import EXACT, Cost
+from lookalike.studies.effects_iterated import AUTOGRAD, CLOSED_FORM, EXACT, Cost
 from lookalike.studies.effects_measured import Measured, short_point
 
 if TYPE_CHECKING:
@@ -259,10 +259,10 @@ def iteration_costs(m: Measured, costs: Sequence[Cost]) -> Figure:
     return drawn
 
 
-_OF_WAYS = {
+_OF_WAYS = {  # gradients are no poolings: colours that none has, one darker and one lighter than GSP's
     EXACT: style("gsp"),
-    "closed-form gradient": Style("#E69F00", "^", "", "--"),
-    "autograd": Style("#D55E00", "D", "", "-."),
+    CLOSED_FORM: Style("#882255", "v", "", "--"),
+    AUTOGRAD: Style("#999933", "P", "", "-."),
 }
 
 
