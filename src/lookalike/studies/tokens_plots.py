@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from lookalike.report.look import INK, figure, look, style
+from lookalike.report.look import INK, PAPER, figure, look, style
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.studies.hulls import class_hulls, overlap
 from lookalike.studies.over_seeds import deviation
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROOM = 0.05  # below 0, that a circle there is whole
+TOGETHER = 0.06  # tokens nearer than this share of half the plane have one number, as two could not be read
+ANY_CLASS = "#dddddd"
 NAMES = {"average": "average pooling", "gsp": "generalized sum pooling"}
 
 
@@ -49,17 +52,21 @@ def draw_planes(shown: Mapping[str, tuple[Run, Trained]], samples: Samples, toke
 def _plane(panel: Any, vectors: Tensor, labels: Tensor, points: Any, prototypes: Any, tokens: int) -> None:
     from matplotlib import colormaps
     from matplotlib.patches import Polygon
+    from matplotlib.patheffects import withStroke
 
+    halo: Any = {"path_effects": [withStroke(linewidth=1.3, foreground=PAPER)], "ha": "center"}
+    reach = 1.1 * float(np.abs(np.concatenate([points, prototypes])).max())
     classes = int(labels.max()) + 1
     colours = [colormaps["hsv"](i / classes) for i in range(classes)]
     for label, hull in enumerate(class_hulls(vectors, labels)):
         corners = hull.numpy()
         panel.add_patch(Polygon(corners, closed=True, fc=(*colours[label][:3], 0.35), ec=INK, lw=0.9, zorder=2))
         own = points[label * tokens : (label + 1) * tokens]
-        panel.scatter(
-            *own.T, s=14, color=colours[label], ec=INK, lw=0.4, zorder=3, label="class tokens" if not label else None
-        )
-        panel.annotate(str(label), corners.mean(0), ha="center", va="center", fontsize=8, weight="bold", zorder=6)
+        panel.scatter(*own.T, s=14, color=colours[label], ec=INK, lw=0.4, zorder=8)
+        panel.annotate(str(label), corners.mean(0), va="center", fontsize=9, weight="bold", zorder=7, **halo)
+    for place, text in numbered(points[: classes * tokens], tokens, TOGETHER * reach):
+        panel.annotate(text, place, xytext=(0, 3.5), textcoords="offset points", fontsize=6.5, zorder=6, **halo)
+    panel.scatter([], [], s=14, fc=ANY_CLASS, ec=INK, lw=0.4, label="tokens of a class, with its number")
     panel.scatter(
         *points[classes * tokens :].T,
         s=110,
@@ -73,9 +80,8 @@ def _plane(panel: Any, vectors: Tensor, labels: Tensor, points: Any, prototypes:
     if len(prototypes):
         panel.scatter(*prototypes.T, s=30, marker="D", fc="none", ec=INK, lw=0.7, zorder=4, label="prototypes")
     panel.scatter(
-        [], [], s=90, marker="o", fc="#dddddd", ec=INK, label="hull of the samples of a class, with its number"
+        [], [], s=90, marker="o", fc=ANY_CLASS, ec=INK, label="hull of the samples of a class, with its number"
     )
-    reach = 1.08 * float(np.abs(np.concatenate([points, prototypes])).max())
     panel.set(
         xlim=(-reach, reach),
         ylim=(-reach, reach),
@@ -84,6 +90,24 @@ def _plane(panel: Any, vectors: Tensor, labels: Tensor, points: Any, prototypes:
         ylabel="second coordinate",
     )
     panel.grid(visible=False)
+
+
+def numbered(points: NDArray[np.float32], tokens: int, near: float) -> list[tuple[tuple[float, float], str]]:
+    """Tokens (classes * tokens, 2) -> above which places to write which classes, so that no colour is needed.
+
+    >>> numbered(np.float32([[0, 0], [9, 9], [0, 0.5], [5, 5]]), 2, 1.0)
+    [((9.0, 9.0), '0'), ((5.0, 5.0), '1'), ((0.0, 0.5), '0, 1')]
+    """
+    groups: list[list[int]] = []
+    for i in np.argsort(-points[:, 1], kind="stable").tolist():  # from the top, where the number stands
+        of = next((group for group in groups if np.linalg.norm(points[group[0]] - points[i]) < near), None)
+        if of is None:
+            groups.append([i])
+        else:
+            of.append(i)
+    places = [(float(points[group, 0].mean()), float(points[group, 1].max())) for group in groups]
+    texts = [", ".join(map(str, sorted({i // tokens for i in group}))) for group in groups]
+    return list(zip(places, texts, strict=True))
 
 
 class Measured(Protocol):
