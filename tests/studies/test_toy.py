@@ -123,7 +123,7 @@ def test_verdict(programme: Numbers, smooth: Numbers, agrees: str, word: str) ->
 def test_as_it_is_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "folder"
     assert main(["study", "toy", "--out", str(out)]) == 0
-    names = ["index.html", "numbers.json", "spread.csv", "toy.png", "toy.svg"]
+    names = ["index.html", "numbers.json", "spread.csv", "toy.json", "toy.png", "toy.svg"]
     assert sorted(path.name for path in out.iterdir()) == names
     assert (out / "toy.png").read_bytes().startswith(b"\x89PNG")
     assert b"</svg>" in (out / "toy.svg").read_bytes()
