@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lookalike.app.parsing import JSON, parse
+from lookalike.checks import check_count
 from lookalike.training.settings import setting
 
 DESCRIPTION = """The whole story on this machine, in minutes and without a download: draws letters among symbols, trains
@@ -18,6 +19,12 @@ FLAGS = {**JSON, "--quick": "show in seconds that everything runs; the figures m
 class Demo:
     out: Path = setting(Path("demo"), "folder for the page and the figures")
     workers: int | None = setting(None, "processes; null: as many as there are cores to use, at most 8")
+    seed: int = setting(0, "the first of the two seeds, each of which has a network of its own")
+
+    def __post_init__(self) -> None:
+        if self.workers is not None:
+            check_count("workers", self.workers)
+        check_count("seed", self.seed, least=0)
 
 
 def run(argv: list[str]) -> int:
@@ -25,7 +32,7 @@ def run(argv: list[str]) -> int:
     from lookalike.studies import demo
 
     quick = "--quick" in flags
-    figures = demo.run(options.out, demo.QUICK if quick else None, options.workers)
+    figures = demo.run(options.out, quick, options.workers, options.seed)
     if "--json" in flags:
         print(json.dumps(figures))
         return 0

@@ -8,7 +8,7 @@ both.
 import json
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,12 @@ QUICK = Budget(  # WARNING says what it is worth
 FIGURES = "figures.json"
 
 
-def run(out: Path, budget: Budget | None = None, workers: int | None = None) -> dict[str, Any]:
+def run(out: Path, quick: bool = False, workers: int | None = None, seed: int = 0) -> dict[str, Any]:
     """Leave ``index.html`` and ``figures.json`` in ``out``; returns what the latter holds."""
-    budget = budget or Budget()
+    budget = QUICK if quick else Budget()
+    budget = replace(budget, seeds=tuple(seed + number for number in range(len(budget.seeds))))
     require_own_folder(out, "demo", [FIGURES])
-    if budget == Budget():
+    if not quick:
         print(
             "Drawing letters, learning them, and then twenty short trainings: three to six minutes on two cores.",
             file=sys.stderr,
@@ -64,7 +65,7 @@ def run(out: Path, budget: Budget | None = None, workers: int | None = None) -> 
     }
     shown = table(results, budget)
     figures["table"] = shown.text()
-    story = Story(results, outcomes, shots["test"], budget, seconds, shown, is_quick=budget == QUICK)
+    story = Story(results, outcomes, shots["test"], budget, seconds, shown, is_quick=quick)
     write_text(out / FIGURES, json.dumps(figures, indent=2) + "\n")
     write_text(out / "index.html", make_page(story))
     return figures
