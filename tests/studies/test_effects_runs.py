@@ -69,6 +69,17 @@ def test_quick_lowers_steps_points_and_models_and_nothing_else(name: str) -> Non
             assert {key for key in here if here[key] != there[key]} <= BUDGET | {"seed", "validation"}
 
 
+def test_other_seeds_are_other_models() -> None:
+    sources, axis = load_sources([SMALL]), load_axis("keep")
+    rows = (
+        effects_runs.rows_for(axis, effects.STUDY.chosen("quick", {"first_seed": first}), sources, "", {})
+        for first in (0, 10)
+    )
+    one, other = ([cell for cells in each.cells.values() for cell in cells] for each in rows)
+    assert [cell.settings.seed + 10 for cell in one] == [cell.settings.seed for cell in other]
+    assert not {cell.key for cell in one} & {cell.key for cell in other}
+
+
 def test_it_is_a_failure_where_every_model_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,14 @@ from lookalike.studies import effects_plots as plots
 from lookalike.studies.effects_axis import Axis, Rows, axes, load_axis
 from lookalike.studies.effects_claims import RULES, more_steps
 from lookalike.studies.effects_measured import Measured, verdict
-from lookalike.studies.effects_runs import DRAWN, check_overrides, differences, rows_for, single_letters
+from lookalike.studies.effects_runs import (
+    DRAWN,
+    check_overrides,
+    check_weights,
+    differences,
+    rows_for,
+    single_letters,
+)
 from lookalike.studies.outcome import behind_in_words
 from lookalike.studies.study import Bench, Claim, Findings, Study, value
 from lookalike.training.run_folder import RunFolder
@@ -54,6 +61,7 @@ class Effects:
     )
     points: str = value("all values of the axis, some, or the ends", budget=True)
     seeds: int | None = value("models of each point; null: as many as the protocol says", budget=True)
+    first_seed: int = value("is added to the seed of every model", budget=True)
     steps: int | None = value("of each model at most; null: as the protocol says", budget=True)
     evaluate_every: int | None = value("steps; null: as the protocol says", budget=True)
     drawn: str = value("the drawn pictures that take the place of --data", budget=True)
@@ -75,6 +83,7 @@ class Effects:
         for name in ("seeds", "steps", "evaluate_every", "letter_steps"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
+        check_count("first_seed", self.first_seed, least=0)
         check_overrides(parse_settings(split_outside(self.set, ";")))
         if self.letters and not (Path(self.letters) / "model.json").is_file():
             raise ValueError(f"letters must be a run of lookalike train, got {self.letters}")
@@ -107,6 +116,9 @@ def find(settings: Effects, bench: Bench) -> Findings:
         rows = {name: rows_for(axis, settings, pictures, weights, made) for name, axis in along.items()}
         which: Any = settings.points
         found.behind = differences(along, rows, pictures, which)
+        if not is_drawn:
+            for name, axis in along.items():
+                check_weights(rows[name].planned(axis).cells[0].settings)
         for line in behind_in_words(found):
             bench.display.say(line)
         if letters is not None:

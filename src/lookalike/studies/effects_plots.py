@@ -250,9 +250,10 @@ def iteration_costs(m: Measured, costs: Sequence[Cost]) -> Figure:
             axes.set_ylabel(unit)
         right.set_ylabel("MB kept for the backward pass")
         ticks = sorted({cost.iterations for cost in costs if cost.iterations})
-        for axes in (left, middle, right):
+        trained = sorted({int(each) for line in left.lines[:-1] for each in line.get_xdata()})
+        for axes, own_ticks in ((left, trained or ticks), (middle, ticks), (right, ticks)):
             axes.set_xscale("log", base=2)
-            axes.set_xticks(ticks, [str(each) for each in ticks])
+            axes.set_xticks(own_ticks, [str(each) for each in own_ticks])
             axes.minorticks_off()
             axes.set_xlabel(WORDS["iterations"])
             axes.legend(fontsize=9)

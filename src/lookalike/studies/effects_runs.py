@@ -7,10 +7,11 @@ axis needs for them; for few points what the axis needs for few steps; the setti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from lookalike import data
+from lookalike.models import create_backbone
 from lookalike.protocols.cells import Cell
 from lookalike.protocols.choices import Choice, parse_settings, split_outside
 from lookalike.protocols.division import fingerprint_of, with_test_classes
@@ -66,8 +67,26 @@ def rows_for(
         overrides["dim"] = min(overrides["dim"], SMALL)
     rows = rows_of(axis, axis.points(which), protocol, pictures, overrides, made["pooling"] if letters else {})
     rows.planned(axis)
-    rows.cells = {number: cells[: settings.seeds] for number, cells in rows.cells.items()}
+    rows.cells = {
+        number: [_with_seed(cell, cell.settings.seed + settings.first_seed) for cell in cells[: settings.seeds]]
+        for number, cells in rows.cells.items()
+    }
     return rows
+
+
+def _with_seed(cell: Cell, seed: int) -> Cell:
+    return replace(cell, settings=replace(cell.settings, seed=seed))
+
+
+def check_weights(settings: Settings) -> None:
+    """Before anything is trained: whether the protocol's network can be had."""
+    try:
+        create_backbone(settings.backbone, weights=settings.weights)
+    except ValueError as missing:
+        raise ValueError(
+            f"{missing} (--set \"set='weights=FILE'\"); or --set protocol=quick, which trains the head of a network "
+            "whose weights do come with one"
+        ) from missing
 
 
 def single_letters(source: str, made: Mapping[str, Any], steps: int) -> tuple[Cell, Pictures]:
