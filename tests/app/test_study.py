@@ -21,6 +21,8 @@ from lookalike.studies.outcome import MINIATURE
         ("zero-shot-prediction", "loss=nope", "no objective is called 'nope'"),
         ("zero-shot-prediction", "preset=nope", "there is no preset 'nope'"),
         ("collage", "loss=nope", "no objective is called 'nope'"),
+        ("effects", "first_seed=-1", "first_seed must be at least 0, got -1"),
+        ("tokens", "seeds=[0, 1, 0]", "seeds must differ, or one run would count twice, got 0, 1, 0"),
         ("localisation", "rates=[-1]", "every one of rates must be finite and above 0, got -1"),
     ],
 )
@@ -73,3 +75,39 @@ def test_a_miniature_says_that_it_means_nothing(tmp_path: Path, capsys: pytest.C
     assert json.loads((tmp_path / "numbers.json").read_text())["miniature"] is True
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["miniature"] is True
+
+
+def test_a_folder_of_another_study_or_of_a_longer_run_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--out", str(tmp_path)]
+    assert main(["study", "toy", "--set", "maps=2", *out]) == 0
+    before = (tmp_path / "index.html").read_bytes()
+    assert main(["study", "centres", "--miniature", *out]) == 2
+    assert f"{tmp_path} holds the study toy: choose another --out" in capsys.readouterr().err
+    assert main(["study", "toy", "--miniature", *out]) == 2
+    assert f"{tmp_path} holds a run with --quick, which a miniature would replace" in capsys.readouterr().err
+    assert (tmp_path / "index.html").read_bytes() == before
+
+
+def test_a_network_without_weights_is_refused_before_any_work(
+    class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["study", "effects", "--set", "axis=zero-shot", "--data", str(class_folders)]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "no weights of bn_inception come with a package" in said
+    assert "or --set protocol=quick, which trains the head" in said
+    assert not (tmp_path / "out" / "benchmark").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["--workers", "0"], "workers must be at least 1, got 0"), (["--seed", "-1"], "seed must be at least 0, got -1")],
+)
+def test_the_demo_refuses_what_cannot_be(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--quick", "--out", str(tmp_path / "out"), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

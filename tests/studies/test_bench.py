@@ -103,3 +103,15 @@ def test_who_stops_a_study_hears_how_it_goes_on(
     monkeypatch.setattr(type(toy.STUDY), "find", property(lambda _: find), raising=False)
     assert main(["study", "toy", "--out", str(tmp_path / "out")]) == 130
     assert capsys.readouterr().err.endswith("stopped; the same command goes on after what is done\n")
+
+
+def test_other_files_under_the_same_name_make_other_parts(tmp_path: Path) -> None:
+    folder = tmp_path / "some pictures"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(b"1")
+    data = f"collage({folder}, seed=3), mnist:{folder}"
+    first = studies.fingerprint(data)
+    assert studies.fingerprint(data) == first
+    assert studies.fingerprint(str(folder)) != studies.fingerprint("glyphs") == studies.fingerprint("")
+    (folder / "a.png").write_bytes(b"22")
+    assert studies.fingerprint(data) != first

@@ -56,7 +56,16 @@ def run(argv: list[str]) -> int:
 
         from lookalike.protocols.choices import parse_settings, split_outside
         from lookalike.studies import find
-        from lookalike.studies.outcome import MINIATURE, TRACES, as_json, in_words, leave, not_full, reduced_in_words
+        from lookalike.studies.outcome import (
+            MINIATURE,
+            TRACES,
+            as_json,
+            in_words,
+            leave,
+            not_full,
+            reduced_in_words,
+            require_own_numbers,
+        )
         from lookalike.studies.study import bench
         from lookalike.training.display import Display
         from lookalike.training.stopping import Stopped, StopRequest
@@ -73,6 +82,7 @@ def run(argv: list[str]) -> int:
         raise UsageError(f"the study {study.name} takes no data, got --data {options.data}")
     out = options.out or Path("studies") / study.name
     require_own_folder(out, "study", TRACES)
+    require_own_numbers(out, study, scale)
     started = time.monotonic()
     with StopRequest().listening() as stop:
         opening = [*([MINIATURE] if scale == "miniature" else []), *reduced_in_words(study, settings)]

@@ -19,6 +19,7 @@ from lookalike.data.pictures import Pictures
 from lookalike.data.splits import hold_out_classes
 from lookalike.models import Embedder, create_backbone, starts_random
 from lookalike.protocols.choices import split_outside
+from lookalike.protocols.division import with_test_classes
 from lookalike.studies.ccp_geometry_race import Part, Parts
 from lookalike.trained import TrainedModel
 
@@ -94,18 +95,16 @@ def features_of(pictures: Pictures, backbone: str, size: int, bench: Bench) -> P
     """
     if starts_random(backbone):
         raise ValueError(f"{backbone} comes without weights: it cannot be frozen")
-    train, validation = hold_out_classes(
-        pictures.split("train") if pictures.splits is not None else pictures, HELD_OUT, order="contiguous"
-    )
-    has_test = pictures.splits is not None and "test" in pictures.splits
-    tables = [train, validation, pictures.split("test") if has_test else validation]
+    pictures = with_test_classes(pictures)
+    train, validation = hold_out_classes(pictures.split("train"), HELD_OUT, order="contiguous")
+    tables = [train, validation, pictures.split("test")]
 
     def compute() -> dict[str, Any]:
         network = create_backbone(backbone)
         embedder = Embedder(network, None, "average", normalise="none", input_spec=network.spec.resized(size))
         model = TrainedModel(embedder)
         found = {}
-        for name, table in zip("abc"[: 2 + has_test], tables, strict=False):
+        for name, table in zip("abc", tables, strict=True):
             with bench.display.bar(len(table), "features") as tick:
                 found[name] = model.embed_table(table, tick=tick)
         return found
@@ -114,7 +113,7 @@ def features_of(pictures: Pictures, backbone: str, size: int, bench: Bench) -> P
         f"features {pictures.name}", compute, whatever=("seeds", "unseen_seeds", "steps", "unseen_steps")
     )
     middle = found["a"].mean(0)
-    vectors = [torch.from_numpy(found[name if name in found else "b"] - middle).unsqueeze(1) for name in "abc"]
+    vectors = [torch.from_numpy(found[name] - middle).unsqueeze(1) for name in "abc"]
     return Parts(*(Part(each, table.labels) for each, table in zip(vectors, tables, strict=True)))
 
 

@@ -1,4 +1,5 @@
-"""What a study leaves behind: figures as PNG and SVG, tables as CSV, numbers as JSON, and one page with everything."""
+"""What a study leaves behind: figures as PNG, SVG and the numbers they show, tables as CSV, all that was measured as
+JSON, and one page with everything."""
 
 import json
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ import numpy as np
 
 from lookalike.files import write_text
 from lookalike.report import page
+from lookalike.report.drawn import numbers_of
 from lookalike.report.look import as_bytes, save
 from lookalike.report.tables import Column, Line, Table, words
 from lookalike.studies.study import Differences, Findings, Study
@@ -18,6 +20,19 @@ from lookalike.studies.study import Differences, Findings, Study
 PAGE, NUMBERS = "index.html", "numbers.json"
 TRACES = (NUMBERS, "parts", "benchmark")  # of which a folder has one as soon as a study has begun to fill it
 MINIATURE = "--miniature: this shows that everything runs; verdicts and figures mean nothing."
+
+
+def require_own_numbers(out: Path, study: Study, scale: str) -> None:
+    """Refuse a folder that holds another study, or a longer run of this one where only a miniature is asked for."""
+    try:
+        known = json.loads((out / NUMBERS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    if known.get("study") != study.name:
+        raise ValueError(f"{out} holds the study {known.get('study')}: choose another --out")
+    if scale == "miniature" and known.get("scale") != scale:
+        longer = f"{out} holds a run with --{known.get('scale')}"
+        raise ValueError(f"{longer}, which a miniature would replace: choose another --out")
 
 
 def leave(study: Study, settings: Any, found: Findings, out: Path, run: dict[str, Any]) -> list[Path]:
@@ -31,7 +46,10 @@ def leave(study: Study, settings: Any, found: Findings, out: Path, run: dict[str
         **found.numbers,
     }
     write_text(out / NUMBERS, as_json(numbers, indent=2) + "\n")
-    written = [path for name, (drawn, _) in found.figures.items() for path in save(drawn, out / name)]
+    written = []
+    for name, (drawn, _) in found.figures.items():
+        written += [*save(drawn, out / name), out / f"{name}.json"]
+        write_text(written[-1], as_json(numbers_of(drawn)) + "\n")
     for name, table in found.tables.items():
         write_text(out / f"{name}.csv", table.csv())
         written.append(out / f"{name}.csv")

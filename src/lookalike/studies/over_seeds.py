@@ -39,3 +39,5 @@ def check_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
         raise ValueError(f"{name} must name at least one, got none")
     for seed in seeds:
         check_count(f"every one of {name}", seed, least=0)
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"{name} must differ, or one run would count twice, got {', '.join(map(str, seeds))}")

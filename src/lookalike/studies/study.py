@@ -8,6 +8,7 @@ two may change nothing but what is marked as budget: steps, samples and seeds.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -52,9 +53,9 @@ class Claim:
 
 @dataclass
 class Findings:
-    """figures: by name, with a caption each, to be saved as PNG and SVG.  tables: by name, to be saved as CSV.
-    numbers: all that the figures are drawn from, for JSON.  behind: where the settings name something else, such as a
-    protocol, how that differs from the papers', by a title."""
+    """figures: by name, with a caption each, to be saved as PNG and SVG, and what they show as JSON.  tables: by name,
+    to be saved as CSV.  numbers: what was measured, for JSON.  behind: where the settings name something else, such as
+    a protocol, how that differs from the papers', by a title."""
 
     claims: list[Claim] = field(default_factory=list)
     figures: dict[str, tuple[Figure, str]] = field(default_factory=dict)
@@ -112,7 +113,8 @@ class Bench:
     """Where a study works: its data, its display, and its parts that are not computed twice.
 
     data: what ``--data`` said, None where nothing was said.  out: the folder of the study.  settings: all of them, by
-    name.  code: which code computes.  earlier: how many seconds the parts took that an earlier run has computed.
+    name.  code: which code computes, and of which files.  earlier: how many seconds the parts took that an earlier run
+    has computed.
     """
 
     def __init__(
@@ -155,7 +157,20 @@ def bench(study: Study, settings: Any, out: Path, display: Display, data: str | 
     for file in sorted(Path(__file__).parent.glob("*.py")):
         if not file.name.endswith(TELLING):
             own.update(file.read_bytes())
-    return Bench(out, display, data, asdict(settings), f"{study.name} {code_version()} {own.hexdigest()}")
+    what = f"{study.name} {code_version()} {own.hexdigest()} {fingerprint(data or '')}"
+    return Bench(out, display, data, asdict(settings), what)
+
+
+def fingerprint(data: str) -> str:
+    """Of the files that ``--data`` names, by their paths, sizes and times: other pictures make other parts."""
+    found = blake2b(digest_size=8)
+    for piece in re.split(r"[,()]", data):
+        for named in sorted({piece.strip(), piece.partition(":")[2].strip()} - {""}):
+            for file in sorted([Path(named), *Path(named).rglob("*")]):
+                if file.is_file():
+                    known = file.stat()
+                    found.update(f"{file} {known.st_size} {known.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    return found.hexdigest()
 
 
 def _write_part(file: Path, found: dict[str, Any], started: float) -> None:

@@ -86,7 +86,7 @@ def measure(run: Run, trained: Trained, bags: Bags, per_class: int) -> dict[str,
 
 def verdict_on_gain(gains: Sequence[float]) -> Verdict:
     """``gains`` of GSP over GAP in points, one for each seed."""
-    is_sure = above(gains, 0.0, claimed=REPRODUCED_GAIN)
+    is_sure = above(gains, 0.0, claimed=SOME_GAIN)
     if is_sure is None:
         return "not tested"
     mean = float(np.mean(gains))
