@@ -4,11 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from lookalike import data
 from lookalike.app import main
 from lookalike.data.arrays import table_of_arrays
-from lookalike.studies.ccp_geometry_data import drawn_with_unseen_classes, sources, with_shared_classes
+from lookalike.studies.ccp_geometry_data import drawn_with_unseen_classes, features_of, sources, with_shared_classes
+from lookalike.studies.study import Bench
+from lookalike.training.display import Display
+from lookalike.training.stopping import StopRequest
 
 
 def _digits(tmp_path: Path) -> tuple[np.ndarray, np.ndarray, Path]:
@@ -100,3 +105,12 @@ def test_mixed_classes_are_one_line_before_work(
     assert said.startswith(f"lookalike study: {message}")
     assert said.count("\n") == 1
     assert not out.exists()
+
+
+def test_photographs_without_a_test_part_are_tested_on_classes_of_their_own(
+    class_folders: Path, tmp_path: Path
+) -> None:
+    bench = Bench(tmp_path, Display(StopRequest(), quiet=True))
+    parts = features_of(data.load(str(class_folders)), "efficientnet_lite0", 32, bench)
+    assert [len(np.unique(part.labels)) for part in parts] == [3, 1, 4]
+    assert not torch.equal(parts.validation.inputs[:8], parts.test.inputs[:8])
