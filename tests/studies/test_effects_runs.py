@@ -69,6 +69,17 @@ def test_quick_lowers_steps_points_and_models_and_nothing_else(name: str) -> Non
             assert {key for key in here if here[key] != there[key]} <= BUDGET | {"seed", "validation"}
 
 
+def test_no_network_waits_until_few_steps_are_over() -> None:
+    made = effects.STUDY.described()["of_drawn"]
+    cell, _ = effects_runs.single_letters(SMALL, made["set"], 20)
+    assert cell.settings.warm_up == 0
+    sources, axis = load_sources([SMALL]), load_axis("prototypes")
+    rows = effects_runs.rows_for(axis, effects.STUDY.chosen("quick"), sources, "runs/letters", made)
+    settings = [cell.settings for cells in rows.cells.values() for cell in cells]
+    assert "proxy-nca++" in {each.loss for each in settings}  # whose network waits in the papers
+    assert {each.warm_up for each in settings} == {0}
+
+
 def test_other_seeds_are_other_models() -> None:
     sources, axis = load_sources([SMALL]), load_axis("keep")
     rows = (

@@ -214,6 +214,8 @@ def test_proxies_have_their_own_rate_and_the_backbone_waits_for_them() -> None:
     assert decided(loss="proxy-anchor").warm_up == 0  # frozen: nothing has to wait
     assert decided(has_gpu=True).warm_up == 0
     assert decided(has_gpu=True, loss="proxy-anchor", warm_up=0).warm_up == 0
+    assert decided(has_gpu=True, loss="proxy-anchor", steps=40, evaluate_every=40).warm_up == 10  # not to the end
+    assert decided(pretrained=False, loss="proxy-anchor").warm_up == 0  # which knows nothing yet
 
 
 def test_presets() -> None:

@@ -104,6 +104,7 @@ def single_letters(source: str, made: Mapping[str, Any], steps: int) -> tuple[Ce
         pooling="average",
         schedule="cosine",
         proxy_lr=10.0,
+        warm_up=0,
         steps=steps,
         evaluate_every=steps,
         validation=0.2,

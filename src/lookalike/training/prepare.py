@@ -14,7 +14,7 @@ from lookalike.training.feature_store import digest
 from lookalike.training.settings import Settings
 
 PROTOTYPES, MEMORY = 64, 1024  # as many as gsp has, and waits for, if nothing is said
-SOON = 4  # prototypes start from data in the first quarter of a run, however short
+SOON = 4  # prototypes start from data, and the backbone begins to learn, in the first quarter of a run, however short
 FEWEST_HELD_OUT = 2  # classes with a pair of pictures; with one class alone every neighbour is right
 
 
@@ -90,7 +90,9 @@ def decide(
     loss_settings = dict(settings.loss_settings)
     if normalise != "l2" and objectives.takes(settings.loss, "normalise"):
         loss_settings.setdefault("normalise", False)  # vectors of any length are compared as they are
-    waits = 0 if frozen else hints.warm_up * settings.evaluate_every
+    # Weights that know nothing need not be spared, and a short run must not wait to its end.
+    spared = pretrained and not frozen
+    waits = min(hints.warm_up * settings.evaluate_every, settings.steps // SOON) if spared else 0
     decided = replace(
         settings,
         freeze_backbone=frozen,

@@ -124,7 +124,7 @@ class Settings:
     betas: tuple[float, float] = setting((0.9, 0.999), "of adam and adamw; the first is the momentum of sgd")
     schedule: Literal["constant", "cosine", "plateau"] = setting("constant", "how the rate goes on")
     warm_up: int | None = setting(
-        None, "steps in which the backbone waits for head and proxies; null: as the loss's papers do"
+        None, "steps in which a pretrained backbone waits for head and proxies; null: as the loss's papers do"
     )
     accumulate: int = setting(1, "batches whose gradients are added up for one step")
     clip_norm: float | None = setting(10.0, "longest gradient; null: no limit")
