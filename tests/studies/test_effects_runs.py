@@ -78,6 +78,7 @@ def test_no_network_waits_until_few_steps_are_over() -> None:
     settings = [cell.settings for cells in rows.cells.values() for cell in cells]
     assert "proxy-nca++" in {each.loss for each in settings}  # whose network waits in the papers
     assert {each.warm_up for each in settings} == {0}
+    assert {(each.size, each.resize) for each in settings} == {(32, 32)}  # the whole picture, not the middle of it
 
 
 def test_other_seeds_are_other_models() -> None:

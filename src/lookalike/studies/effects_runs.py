@@ -55,7 +55,7 @@ def rows_for(
     overrides: dict[str, Any] = {}
     if letters:
         side = next(iter(pictures.values())).image(0).size[0]
-        overrides |= {**made["set"], **axis.drawn, "size": side, "weights": letters}
+        overrides |= {**made["set"], **axis.drawn, "size": side, "resize": side, "weights": letters}
     overrides |= {} if which == "all" else axis.quick
     overrides |= {} if settings.steps is None else {"steps": settings.steps}
     if settings.evaluate_every is not None:
