@@ -60,6 +60,9 @@ def settings() -> list[Contestant]:
         _gsp(demo, "the demo's, 32 prototypes", num_prototypes=32),
         _gsp(demo, "the demo's, radius 100, sharpness 200", radius=100.0, sharpness=200.0),
         _gsp(demo, "the demo's, prototypes for the background, keep 0.75", background=True, keep=0.75),
+        # the same choice at the start by other means: what differs is the size of the projection that learns
+        replace(_gsp(demo, "the demo's by features of median length 0.1, radius 1", radius=1.0), median_norm=0.1),
+        replace(_gsp(short, "length 0.7 by features of median length 2, radius 2.86", radius=2 / 0.7), median_norm=2.0),
         replace(ATTENTION, name="attention"),
         replace(ATTENTION, name="attention, three times the rate", pooling_rate=3),
         replace(ORACLE, name="oracle"),
