@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lookalike.app import main
+from lookalike.cli import main
 
 ROOT = Path(__file__).parents[1]
 TRAINING = [

@@ -16,15 +16,27 @@ __version__ = "0.1.0"
 
 _ON_FIRST_USE = {
     "GeneralizedSumPool": "lookalike.pooling",
-    "load": "lookalike.trained",
+    "load": "lookalike.inference.model",
     "partial_transport": "lookalike.pooling",
     "retrieval_metrics": "lookalike.retrieval.metrics",
 }
-_ROOMS = {"data", "geometry", "models", "objectives", "pooling", "protocols", "retrieval", "training"}
+_PACKAGES = {
+    "data",
+    "experiments",
+    "geometry",
+    "index",
+    "inference",
+    "models",
+    "objectives",
+    "pooling",
+    "retrieval",
+    "skewed_means",
+    "training",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return import_module(f"lookalike.{name}")
     if name in _ON_FIRST_USE:
         return getattr(import_module(_ON_FIRST_USE[name]), name)

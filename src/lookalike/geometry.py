@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 
 
 class KCentre(NamedTuple):

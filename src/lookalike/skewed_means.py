@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lookalike.tensor_checks import promise
+from lookalike._util.tensor_checks import promise
 
 KINDS = ("power", "log-exp", "k")
 CLOSEST = 1e-6  # no distance is taken for smaller; points closer than that do not push each other

@@ -15,7 +15,7 @@ from lookalike.data.loading import EvaluationSet, TrainingSet, evaluation_loader
 from lookalike.data.pictures import Pictures, UnreadablePicture
 from lookalike.data.sampler import Draw
 from lookalike.data.transforms import evaluation_transform, training_transform
-from lookalike.input_spec import InputSpec
+from lookalike.models.input_spec import InputSpec
 
 SPEC = InputSpec(size=16)
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from lookalike.data.transforms import evaluation_transform, training_transform
-from lookalike.input_spec import InputSpec
+from lookalike.models.input_spec import InputSpec
 
 RAW = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
 

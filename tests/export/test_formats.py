@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from lookalike import pooling as poolings
 from lookalike.export import Graph, onnx_file, quantise_weights, torch_file, write_onnx, write_torch
-from lookalike.input_spec import InputSpec
 from lookalike.models import Backbone, Embedder
+from lookalike.models.input_spec import InputSpec
 from lookalike.pooling import transport
 
 SPEC = InputSpec(size=16, resize=20, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))

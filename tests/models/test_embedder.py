@@ -12,8 +12,8 @@ from torch.nn.functional import normalize
 from torch.nn.parallel import DistributedDataParallel
 
 from lookalike.geometry import clip
-from lookalike.input_spec import InputSpec
 from lookalike.models import Embedder, Head, create_backbone
+from lookalike.models.input_spec import InputSpec
 from lookalike.pooling import Pooled
 
 GSP = {"num_prototypes": 4, "keep": 0.5, "sharpness": 5.0}

@@ -7,14 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lookalike.models import (
-    Embedder,
-    create_backbone,
-    freeze,
-    freeze_batch_norm,
-    parameter_groups,
-    train_last_stages,
-)
+from lookalike.models import Embedder, create_backbone, freeze, freeze_batch_norm, parameter_groups, train_last_stages
 
 
 def make() -> Embedder:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from lookalike.protocols.choices import Choice
+from lookalike.experiments.choices import Choice
 
 WHEN = 1_700_000_000  # results are written one second after the other
 
@@ -87,7 +87,7 @@ def write_result(
     asked = {"backbone": "resnet20", "steps": 300, "monitor": "MAP@R", "seed": fold + repeat, **(settings or {})}
     (folder / "run" / "settings.yaml").write_text(yaml.safe_dump(asked))
     if vectors is not None:
-        from lookalike.protocols.cells import test_labels_file
+        from lookalike.experiments.cells import test_labels_file
 
         np.save(folder / "vectors.npy", vectors)
         file = test_labels_file(out, described["fingerprint"])

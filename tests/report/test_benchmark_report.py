@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from fake_benchmark import write_failure, write_result
 
-from lookalike.protocols.choices import Choice
+from lookalike.experiments.choices import Choice
 from lookalike.report import look
 from lookalike.report.benchmark import assemble
 from lookalike.report.benchmark_page import as_html, as_latex, as_text

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lookalike import index
+from lookalike.index.reranking import METHODS
+from lookalike.inference.model import TrainedModel
 from lookalike.models import Embedder, create_backbone
-from lookalike.retrieval import index
-from lookalike.retrieval.index.reranked import METHODS
 from lookalike.retrieval.rerank import alpha_query_expansion, augment_database, k_reciprocal
-from lookalike.trained import TrainedModel
 
 Rows = list[list[float]]
 sizes = st.tuples(st.integers(2, 12), st.integers(1, 5), st.integers(0, 1000))

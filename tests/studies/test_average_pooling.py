@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from lookalike.app import main
+from lookalike._util.progress import Display
+from lookalike._util.signals import Stopped, StopRequest
+from lookalike.cli import main
 from lookalike.geometry import covering_radius, greedy_k_centre
 from lookalike.studies import average_pooling
 from lookalike.studies.average_pooling import STUDY
@@ -16,8 +18,6 @@ from lookalike.studies.average_pooling_findings import claims, has_learnt, look_
 from lookalike.studies.average_pooling_maths import active_hulls, combine, fit_classes, histogram_programme
 from lookalike.studies.average_pooling_plots import Scene, nearest_places, patch
 from lookalike.studies.study import Bench
-from lookalike.training.display import Display
-from lookalike.training.stopping import Stopped, StopRequest
 
 
 def some(seed: int, *shape: int) -> torch.Tensor:

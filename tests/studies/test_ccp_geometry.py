@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from small_ccp_race import PARTS, solve_small
 
-from lookalike.app import main
+from lookalike.cli import main
 from lookalike.studies import ccp_geometry
 from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE, SAMPLES, Course
 

@@ -8,12 +8,12 @@ import torch
 from PIL import Image
 
 from lookalike import data
-from lookalike.app import main
+from lookalike._util.progress import Display
+from lookalike._util.signals import StopRequest
+from lookalike.cli import main
 from lookalike.data.arrays import table_of_arrays
 from lookalike.studies.ccp_geometry_data import drawn_with_unseen_classes, features_of, sources, with_shared_classes
 from lookalike.studies.study import Bench
-from lookalike.training.display import Display
-from lookalike.training.stopping import StopRequest
 
 
 def _digits(tmp_path: Path) -> tuple[np.ndarray, np.ndarray, Path]:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lookalike.app import main
+from lookalike.cli import main
 from lookalike.studies import centres, centres_sphere
 from lookalike.studies import centres_claims as claims
 from lookalike.studies.centres_sphere import BEST_KNOWN, Arrangement, Array

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lookalike.app import main
+from lookalike.cli import main
 from lookalike.data.collage import SUPER_CLASSES
 from lookalike.studies import collage as study
 from lookalike.studies import collage_findings as findings

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from lookalike.app import main
+from lookalike.cli import main
 from lookalike.report.tables import Table
 from lookalike.studies import demo, demo_page, glyph_races
 from lookalike.studies.glyph_race import CONTESTANTS, Budget, Contestant, Outcome, Shots, draw, drawing, in_cell

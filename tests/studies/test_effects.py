@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from lookalike import pooling as poolings
-from lookalike.app import main
+from lookalike.cli import main
+from lookalike.experiments.plan import known_poolings, parse_methods
+from lookalike.experiments.protocol import load_protocol
 from lookalike.pooling.gsp import GeneralizedSumPool
-from lookalike.protocols.plan import known_poolings, parse_methods
-from lookalike.protocols.protocol import load_protocol
 from lookalike.studies import effects, effects_iterated, effects_runs
 from lookalike.studies import effects_claims as claims
 from lookalike.studies.effects_axis import Point, axes, load_axis, rows_of
@@ -64,7 +64,7 @@ def test_points_are_the_grid_and_the_plans_of_tuning() -> None:
 
 
 def test_rows_carry_the_settings_of_their_points() -> None:
-    from lookalike.protocols.plan import load_sources
+    from lookalike.experiments.plan import load_sources
 
     sources = load_sources(["glyphs(cells=1, size=32, train_classes=12, test_classes=4, per_class=4)"])
     protocol = load_protocol("quick")
@@ -207,7 +207,7 @@ def test_main_effects_of_the_published_table_by_hand() -> None:
 def test_factorial_on_the_published_figures() -> None:
     """Their own table says of C2 what they say of it; of ProxyNCA++ it says the opposite for lambda and mu."""
     rows = {"C2": "c2", "ProxyNCA++": "proxy-nca++"}
-    from lookalike.protocols.published import published
+    from lookalike.experiments.published import published
 
     def theirs(point: Point) -> float:
         of = published(table="5.4", loss=rows[point.series], settings=claims.short_point(point))

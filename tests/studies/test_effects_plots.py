@@ -5,7 +5,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
-from lookalike.protocols.plan import known_poolings
+from lookalike.experiments.plan import known_poolings
 from lookalike.report.look import COLOURS, FAINT, INK, style
 from lookalike.studies import effects_plots
 from lookalike.studies.effects_axis import load_axis

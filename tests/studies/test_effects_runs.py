@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lookalike.app import main
-from lookalike.protocols.plan import load_sources
-from lookalike.protocols.workers import Standing
+from lookalike.cli import main
+from lookalike.experiments.plan import load_sources
+from lookalike.experiments.workers import Standing
 from lookalike.report.look import style
 from lookalike.studies import effects, effects_plots, effects_runs
 from lookalike.studies.effects_axis import axes, load_axis

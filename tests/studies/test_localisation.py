@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lookalike.app import main
+from lookalike.cli import main
 from lookalike.data.glyphs import GlyphReader, glyphs
 from lookalike.studies import localisation_findings as findings
 from lookalike.studies import localisation_masks as masks_of

@@ -9,14 +9,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from lookalike._util.progress import Display
+from lookalike._util.signals import Stopped, StopRequest
 from lookalike.data.arrays import table_of_arrays
 from lookalike.data.pictures import Pictures
 from lookalike.data.transforms import evaluation_transform
 from lookalike.models import create_backbone
 from lookalike.studies import pretraining
 from lookalike.studies.pretraining import Lesson, as_inputs, classify, shifted
-from lookalike.training.display import Display
-from lookalike.training.stopping import Stopped, StopRequest
 
 COLOURS = np.array([[200, 60, 60], [60, 200, 60], [60, 60, 200]])
 QUICK = {"steps": 60, "batch": 12}  # batch norm's running figures need about 40 to come near, with any seed

@@ -7,14 +7,9 @@ from functools import lru_cache, partial
 import numpy as np
 import pytest
 
-from lookalike.protocols.published import published
+from lookalike.experiments.published import published
 from lookalike.studies import ccp_geometry_claims as ccp
-from lookalike.studies import (
-    effects_claims,
-    localisation_findings,
-    tokens_findings,
-    zero_shot_prediction_findings,
-)
+from lookalike.studies import effects_claims, localisation_findings, tokens_findings, zero_shot_prediction_findings
 from lookalike.studies.ccp_geometry_measures import Gap
 from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE
 from lookalike.studies.effects_axis import load_axis

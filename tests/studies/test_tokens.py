@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lookalike import GeneralizedSumPool, objectives, retrieval_metrics
-from lookalike.app import main
+from lookalike.cli import main
 from lookalike.geometry import convex_hull
 from lookalike.studies.hulls import Overlap, class_hulls, overlap
 from lookalike.studies.token_race import Bags, Run, Stack, Training, contrastive, pool, start, train

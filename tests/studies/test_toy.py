@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lookalike.app import main
+from lookalike.cli import main
 from lookalike.studies import toy
 
 Case = tuple[toy.Array, toy.Mask, toy.Array]

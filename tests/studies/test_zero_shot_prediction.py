@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from lookalike.app import main
+from lookalike.cli import main
 from lookalike.models import create_backbone
 from lookalike.studies import pretraining
 from lookalike.studies import zero_shot_prediction_findings as findings

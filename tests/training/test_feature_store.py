@@ -15,8 +15,9 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from lookalike._util.hashing import digest
 from lookalike.training import feature_store
-from lookalike.training.feature_store import KEY_LENGTH, FeatureStore, digest
+from lookalike.training.feature_store import KEY_LENGTH, FeatureStore
 
 SHAPE = (3, 4)
 ROW = 2 * 3 * 4  # bytes

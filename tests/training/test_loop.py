@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import lookalike
-from lookalike.app import main
+from lookalike.cli import main
 from lookalike.training import RunFailed, Settings, Stopped, ccp, train
 from lookalike.training.loop import Run
 from lookalike.training.run_folder import RunFolder

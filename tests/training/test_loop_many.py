@@ -20,7 +20,7 @@ FLAGS = [
 
 
 def command(data: Path, out: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "lookalike.app", "train", str(data), "--out", str(out), *FLAGS, *more]
+    return [sys.executable, "-m", "lookalike", "train", str(data), "--out", str(out), *FLAGS, *more]
 
 
 def environment() -> dict[str, str]:
@@ -93,7 +93,7 @@ def test_two_processes_do_what_one_does(launcher: str, class_folders: Path, tmp_
     changes["optimiser"] = "sgd"
     line = command(class_folders, tmp_path / "two", *_options(changes))
     if launcher.startswith("torchrun"):
-        line[1:3] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "lookalike.app"]
+        line[1:3] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "lookalike"]
     else:
         line += ["--devices", "2", "--cache", str(tmp_path / "cache")]
     ran = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=300)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from lookalike.training.settings import FREE_ON_RESUME, Settings, names, nearest
+from lookalike._util.suggestions import did_you_mean
+from lookalike.training.settings import FREE_ON_RESUME, Settings, names
 
 COUNTS = ("steps", "batch_size", "views", "accumulate", "evaluate_every", "log_every", "devices", "nodes")
 OPTIONAL_COUNTS = ("dim", "per_class", "patience", "save_every", "size")
@@ -105,6 +106,6 @@ def test_dicts_are_not_shared() -> None:
 
 
 def test_nearest() -> None:
-    assert nearest("poling", names()) == " (did you mean 'pooling'?)"
-    assert nearest("zzz", names()) == ""
-    assert nearest("", []) == ""
+    assert did_you_mean("poling", names()) == " (did you mean 'pooling'?)"
+    assert did_you_mean("zzz", names()) == ""
+    assert did_you_mean("", []) == ""

@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from lookalike import data
+from lookalike._util.progress import Display
+from lookalike._util.signals import Stopped, StopRequest
 from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
 from lookalike.geometry import clip
 from lookalike.models import Embedder, create_backbone
 from lookalike.training import start
-from lookalike.training.display import Display
 from lookalike.training.features import FeatureCache
 from lookalike.training.feeds import FeatureFeed, PictureFeed
 from lookalike.training.settings import Settings
 from lookalike.training.start import start_head
-from lookalike.training.stopping import Stopped, StopRequest
 
 PCA = Settings(start="pca", dim=8, freeze_backbone=False)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from lookalike.data import benchmarks
+from lookalike.data import datasets as benchmarks
 from lookalike.data.contradictions import find_contradictions
 from lookalike.data.files import raise_problems, verified
 from lookalike.data.folder import read_folder

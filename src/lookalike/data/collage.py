@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from lookalike.checks import check_count
-from lookalike.data.benchmarks import read_benchmark
+from lookalike._util.checks import check_count
+from lookalike.data.datasets import read_benchmark
 from lookalike.data.files import raise_problems
 from lookalike.data.pictures import SPLITS, BrokenData, Pictures, Problem, UnreadablePicture
 
@@ -80,7 +80,7 @@ def collage(
 ) -> Pictures:
     """Collages of 16 classes with the splits "train", "validation" and "test"; all classes are in each of them.
 
-    folder: CIFAR-100 in any layout that ``lookalike.data.benchmarks`` reads.
+    folder: CIFAR-100 in any layout that ``lookalike.data.datasets`` reads.
     split: how many of the 5 sub-classes train, validate and test; of two numbers, how many train and test.
     pictures: collages of each class in the three splits. More of them leave the old ones as they were.
     cells: a collage has cells x cells of them; 1 leaves the picture alone, 32 px wide.

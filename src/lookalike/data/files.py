@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.data.pictures import BrokenData, Pictures, Problem, UnreadablePicture
 from lookalike.data.reading import PIXEL_LIMIT, read_picture, verify_all
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.data.pictures import Pictures
 
 # Upright or slanted, but no true italics: there a Cyrillic te looks like an m.

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.data.pictures import Pictures, UnreadablePicture
 from lookalike.data.sampler import ClassBatches, Draw
 from lookalike.data.transforms import Crop, Transform, evaluation_transform, training_transform
-from lookalike.input_spec import InputSpec
+from lookalike.models.input_spec import InputSpec
 
 Sample = tuple[Tensor, int, int]  # numbers (3, size, size), label, index of the picture
 Batch = tuple[Tensor, Tensor, Tensor]  # the same for a batch: (B, 3, size, size), (B,), (B,)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 
 Integers = NDArray[np.int64]
 

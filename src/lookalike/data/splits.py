@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.data.pictures import Pictures
 
 QUERY, GALLERY = ("query", "both"), ("gallery", "both")  # the roles on each side of a search

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode, v2
 
-from lookalike.input_spec import InputSpec
+from lookalike.models.input_spec import InputSpec
 
 Transform = Callable[[Image.Image], Tensor]
 Crop = Literal["area", "pixels", "none"]

@@ -4,8 +4,8 @@ from typing import Any
 
 from lookalike import __version__
 from lookalike.export.graph import INPUT
-from lookalike.input_spec import InputSpec
 from lookalike.models import Embedder
+from lookalike.models.input_spec import InputSpec
 from lookalike.training.evaluation import distance_for
 
 

@@ -6,8 +6,8 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from lookalike._util.files import write_text
 from lookalike.export.card import model_card
-from lookalike.files import write_text
 from lookalike.models import Embedder, save_model
 
 CARD = "README.md"

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from lookalike._util.files import replacing
 from lookalike.export.facts import facts
 from lookalike.export.graph import (
     TOLERANCE,
@@ -24,7 +25,6 @@ from lookalike.export.graph import (
     pooling_name,
     trace,
 )
-from lookalike.files import replacing
 from lookalike.models import Embedder
 
 METADATA = "lookalike"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
+from lookalike._util.files import replacing
 from lookalike.export.facts import facts
 from lookalike.export.graph import TOLERANCE, Graph, example, largest_difference, trace
-from lookalike.files import replacing
 from lookalike.models import Embedder
 
 FACTS = "lookalike.json"

@@ -14,7 +14,7 @@ from timm.data.config import resolve_model_data_config
 from timm.models import group_parameters
 from torch import Tensor, nn
 
-from lookalike.input_spec import InputSpec
+from lookalike.models.input_spec import InputSpec
 
 _SMALL = 96  # pixels, enough for any network that takes all sizes
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d, pad, relu
 
-from lookalike.input_spec import InputSpec
+from lookalike.models.input_spec import InputSpec
 
 
 class Block(NamedTuple):

@@ -15,7 +15,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
-from lookalike.input_spec import InputSpec
+from lookalike.models.input_spec import InputSpec
 
 WIDTHS = (16, 32, 64)
 

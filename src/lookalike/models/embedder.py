@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from lookalike import pooling as poolings
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.geometry import clip
-from lookalike.input_spec import InputSpec
 from lookalike.models.backbone import Backbone, in_eval_mode
 from lookalike.models.backbones import create_backbone
+from lookalike.models.input_spec import InputSpec
 from lookalike.models.projection import ProjectionStart, median_norm, principal_projection
 from lookalike.pooling import Pooled
 

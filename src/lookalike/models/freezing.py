@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.models.backbone import Backbone
 
 _BATCH_NORMS = nn.modules.batchnorm._BatchNorm

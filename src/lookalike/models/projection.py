@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lookalike.checks import check_count, check_range
-from lookalike.tensor_checks import promise
+from lookalike._util.checks import check_count, check_range
+from lookalike._util.tensor_checks import promise
 
 
 class ProjectionStart(NamedTuple):

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from lookalike.files import flush
+from lookalike._util.files import flush
 from lookalike.models.embedder import FORMAT, Embedder
 from lookalike.models.weight_files import load_into, read_weights
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lookalike._util.tensor_checks import promise
 from lookalike.pooling.kernel import without_autocast
-from lookalike.tensor_checks import promise
 
 
 class Loss(NamedTuple):

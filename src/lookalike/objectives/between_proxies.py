@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.geometry import clip
 from lookalike.objectives.base import Hints, Loss, Objective, check_labels
 from lookalike.objectives.pairs import PairObjective

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.objectives.base import Hints, Loss, Objective, check_labels
 from lookalike.objectives.proxies import ProxyObjective
 from lookalike.skewed_means import SkewedMean, distances, log_exp_mean, mean_over_others, mean_over_pairs, similarities

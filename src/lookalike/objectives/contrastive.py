@@ -11,7 +11,7 @@ C2, on distance d, with a margin for the positives too (Wu et al., "Sampling Mat
 
 from torch import Tensor
 
-from lookalike.checks import check_range
+from lookalike._util.checks import check_range
 from lookalike.objectives.base import Loss
 from lookalike.objectives.pairs import PairObjective, Pairs, mean, share, total
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from lookalike._util.tensor_checks import promise
 from lookalike.objectives.base import Loss, Objective, check_pictures, check_vectors, precise
-from lookalike.tensor_checks import promise
 
 
 class Gathered(nn.Module):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lookalike.checks import check_range
+from lookalike._util.checks import check_range
 from lookalike.objectives.base import Loss
 from lookalike.objectives.pairs import PairObjective, Pairs, share
 

@@ -11,7 +11,7 @@ Reference: Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017; 
 import torch
 from torch import nn
 
-from lookalike.checks import check_range
+from lookalike._util.checks import check_range
 from lookalike.objectives.base import Hints, Loss
 from lookalike.objectives.pairs import PairObjective, Pairs, share, total
 

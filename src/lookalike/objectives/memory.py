@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.objectives.base import Loss, Objective
 from lookalike.objectives.pairs import PairObjective
 from lookalike.objectives.presets import MEMORY_STARTS_AFTER

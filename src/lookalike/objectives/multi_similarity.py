@@ -12,7 +12,7 @@ its miner, so mining is off unless asked for.
 
 import torch
 
-from lookalike.checks import check_range
+from lookalike._util.checks import check_range
 from lookalike.objectives.base import Loss
 from lookalike.objectives.pairs import PairObjective, Pairs, log_one_plus_sum_exp, share
 

@@ -9,7 +9,7 @@ Objective", NeurIPS 2016; vectors are not normalised there. Vectors that are wan
 
 import torch
 
-from lookalike.checks import check_range
+from lookalike._util.checks import check_range
 from lookalike.objectives.base import Hints, Loss
 from lookalike.objectives.pairs import PairObjective, Pairs, mean
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.objectives.base import Hints, Loss, Objective, check_labels
 from lookalike.objectives.pairs import log_one_plus_sum_exp
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.objectives.base import Loss
 from lookalike.objectives.proxies import ProxyObjective
 

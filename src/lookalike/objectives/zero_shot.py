@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.objectives.base import Hints, Loss, Objective, check_labels
 
 # A prime above every label: multiplication by anything but 0 is a permutation of 1..PRIME - 1.

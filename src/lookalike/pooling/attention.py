@@ -14,7 +14,7 @@ ICML 2018, who use 128 hidden units, no bias and no temperature. Ours has a bias
 
 from torch import Tensor, nn
 
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.pooling.base import Pooled, Pooling, pooled
 from lookalike.pooling.layers import linear, softmax_of_present
 

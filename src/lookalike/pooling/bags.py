@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lookalike.tensor_checks import check_mask, promise
+from lookalike._util.tensor_checks import check_mask, promise
 
 
 def as_bags(features: Tensor, dim: int, mask: Tensor | None = None, *, check_finite: bool = False) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, overload, runti
 import torch
 from torch import Tensor, nn
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.pooling.bags import as_bags
 from lookalike.pooling.kernel import without_autocast
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.pooling.base import Pooled, Pooling, pooled
 from lookalike.pooling.bilinear import signed_root
 

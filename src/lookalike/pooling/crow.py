@@ -18,7 +18,7 @@ whiten and normalise the vector again; here that is the model's business.
 import torch
 from torch import Tensor
 
-from lookalike.checks import check_range
+from lookalike._util.checks import check_range
 from lookalike.pooling.base import Pooled, Pooling, pooled
 
 

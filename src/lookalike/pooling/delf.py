@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.pooling.base import Pooled, Pooling, pooled
 from lookalike.pooling.layers import linear, mean_of_present, softmax_of_present
 

@@ -12,7 +12,7 @@ smallest values are zeros and say nothing, so this pooling stands behind the pro
 import torch
 from torch import Tensor
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.pooling.base import Pooled, Pooling, pooled
 
 

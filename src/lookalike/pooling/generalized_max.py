@@ -18,7 +18,7 @@ the default here. The papers normalise the vector; here the model does.
 import torch
 from torch import Tensor
 
-from lookalike.checks import check_range
+from lookalike._util.checks import check_range
 from lookalike.pooling.base import Pooled, Pooling, pooled
 from lookalike.pooling.transport import solver_dtype
 

@@ -22,7 +22,7 @@ It does not weigh places, so there are no ``weights``. A bag of one feature has 
 from torch import Tensor, nn
 from torch.nn.functional import conv1d
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.pooling.base import Pooled, Pooling, pooled
 from lookalike.pooling.layers import PresentBatchNorm, linear, mean_of_present
 

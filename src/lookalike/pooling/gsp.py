@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.geometry import clip, greedy_k_centre
 from lookalike.pooling.bags import as_bags
 from lookalike.pooling.base import Pooled, Pooling

@@ -20,13 +20,7 @@ import torch
 from torch import Tensor
 
 from lookalike.pooling.first_order import first_order_only
-from lookalike.pooling.transport import (
-    count_features,
-    gate_gradient,
-    gate_logits,
-    newton_tolerance,
-    solver_dtype,
-)
+from lookalike.pooling.transport import count_features, gate_gradient, gate_logits, newton_tolerance, solver_dtype
 
 CPU_BLOCK = 2**19  # elements of a temporary: 2 MB of fp32
 OTHER_BLOCK = 2**26  # fewer and larger launches on an accelerator

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 
 
 def check_odd(name: str, side: int) -> None:

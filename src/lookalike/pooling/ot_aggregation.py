@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.geometry import clip, greedy_k_centre
 from lookalike.pooling.base import Pooled, pooled
 from lookalike.pooling.per_prototype import NUM_PROTOTYPES, PerPrototypePool

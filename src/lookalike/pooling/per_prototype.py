@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.pooling.bags import as_bags
 from lookalike.pooling.base import Pooling
 

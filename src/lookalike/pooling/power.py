@@ -21,7 +21,7 @@ from math import log
 import torch
 from torch import Tensor, nn
 
-from lookalike.checks import check_range
+from lookalike._util.checks import check_range
 from lookalike.pooling.base import Pooled, Pooling, pooled
 
 LEAST = 1e-2  # of a power and of a sharpness: at 0, 1/p log(mean) is 0/0

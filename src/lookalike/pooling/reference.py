@@ -22,7 +22,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 
 # (cost (..., m, n), keep, sharpness) -> residual (..., n), plan (..., m, n), perhaps more
 TransportFunction = Callable[[Tensor, float, float], tuple[Tensor, ...]]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from lookalike.checks import check_range
+from lookalike._util.checks import check_range
 from lookalike.pooling.base import Pooled, Pooling, pooled
 from lookalike.pooling.layers import linear, mean_of_present, softmax_of_present
 

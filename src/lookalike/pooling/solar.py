@@ -17,7 +17,7 @@ place drew from others by attention counts as its own.
 
 from torch import Tensor, nn
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.pooling.base import Pooled, Pooling
 from lookalike.pooling.layers import PresentBatchNorm, linear, softmax_of_present
 from lookalike.pooling.power import GeneralizedMeanPool

@@ -29,9 +29,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
+from lookalike._util.tensor_checks import check_mask, promise
 from lookalike.pooling.transport import partial_transport
-from lookalike.tensor_checks import check_mask, promise
 
 Cost = Literal["squared", "absolute"]
 

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from lookalike.checks import check_range
+from lookalike._util.checks import check_range
+from lookalike._util.tensor_checks import check_mask
 from lookalike.pooling.first_order import first_order_only
-from lookalike.tensor_checks import check_mask
 
 # Bisection needs about 5 steps to narrow a bracket of 2 log(n), Newton about 6 from there. No adversarial bag of the
 # tests needs more than 12.

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.geometry import clip, greedy_k_centre
 
 

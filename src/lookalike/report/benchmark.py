@@ -9,16 +9,16 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import TYPE_CHECKING, Any
 
-from lookalike.protocols.joined import MOST, Joined, JoinError, check_joinable, joined
-from lookalike.protocols.published import Published
-from lookalike.protocols.results import Findings, Result, read
-from lookalike.protocols.rows import Row, Section, Summary, sections
-from lookalike.protocols.significance import Comparison, compare
+from lookalike._util.suggestions import did_you_mean
+from lookalike.experiments.joined import MOST, Joined, JoinError, check_joinable, joined
+from lookalike.experiments.published import Published
+from lookalike.experiments.results import Findings, Result, read
+from lookalike.experiments.rows import Row, Section, Summary, sections
+from lookalike.experiments.significance import Comparison, compare
 from lookalike.report.beside import beside
-from lookalike.training.settings import nearest
 
 if TYPE_CHECKING:
-    from lookalike.protocols.description import Protocol
+    from lookalike.experiments.description import Protocol
 
 USUAL = ("MAP@R", "P@1")
 COUNTS = ("queries", "left_out")
@@ -98,7 +98,7 @@ class Report:
 @cache
 def _protocol(name: str) -> Protocol | None:
     """One that comes with the package; a file of somebody's may have changed since, or be gone."""
-    from lookalike.protocols.protocol import load_protocol, names
+    from lookalike.experiments.protocol import load_protocol, names
 
     return load_protocol(name) if name in names() else None
 
@@ -132,7 +132,7 @@ def assemble(
     _check_metric(metric, found.results)
     titles = list(dict.fromkeys(name for part in parts for row in part.rows for name in (row.about.title, row.title)))
     if baseline is not None and baseline not in titles:
-        hint = nearest(baseline, titles) or f"; there are: {', '.join(titles)}"
+        hint = did_you_mean(baseline, titles) or f"; there are: {', '.join(titles)}"
         raise ValueError(f"no row is called {baseline!r}{hint}")
     measured = _join(folder, [row for part in parts for row in part.rows], bar) if join else {}
     names = [(part.protocol, part.data) for part in parts]
@@ -167,7 +167,7 @@ def _check_metric(metric: str, results: list[Result]) -> None:
     known = [name for name in (results[0].test if results else USUAL) if name not in COUNTS]
     for each in results:
         if metric not in each.test or metric in COUNTS:
-            raise ValueError(f"metric must be one of {', '.join(known)}, got {metric!r}{nearest(metric, known)}")
+            raise ValueError(f"metric must be one of {', '.join(known)}, got {metric!r}{did_you_mean(metric, known)}")
 
 
 def _join(folder: Path, rows: list[Row], bar: Callable[[int], Any] | None) -> dict[int, Joined | str]:

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from lookalike.protocols.published import Published
+from lookalike.experiments.published import Published
 from lookalike.report.benchmark import Entry, Part, Report
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lookalike.data.files import counted
-from lookalike.protocols.results import differing, shared_settings
+from lookalike.experiments.results import differing, shared_settings
 from lookalike.report import look, page
 from lookalike.report.benchmark import Part, Report, reads_best
 from lookalike.report.benchmark_plot import relative_changes

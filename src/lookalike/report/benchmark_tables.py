@@ -1,7 +1,7 @@
 """The tables of a benchmark: figures, costs, and one of everything for a spreadsheet."""
 
-from lookalike.protocols.rows import Summary
-from lookalike.protocols.significance import Comparison
+from lookalike.experiments.rows import Summary
+from lookalike.experiments.significance import Comparison
 from lookalike.report.benchmark import Entry, Part, Report, reads_best
 from lookalike.report.beside import NONE, explained, in_words, unlike
 from lookalike.report.tables import Column, Line, Table, number, words

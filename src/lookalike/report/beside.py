@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from lookalike.protocols.layers import VARIANTS
-from lookalike.protocols.protocol import load_protocol, settings_for
-from lookalike.protocols.published import THESIS, Published, published
-from lookalike.protocols.rows import Row
+from lookalike.experiments.layers import VARIANTS
+from lookalike.experiments.protocol import load_protocol, settings_for
+from lookalike.experiments.published import THESIS, Published, published
+from lookalike.experiments.rows import Row
 
 NONE = "no published number"
 SIZES = ("memory", "ccp_proxies", "centres_per_class")
@@ -113,7 +113,7 @@ def backbone_of(row: Row) -> str | None:
 
 def data_set_of(row: Row) -> str | None:
     """The data set as the papers call it: by the name that was typed, or by what the run found there."""
-    from lookalike.data import benchmarks
+    from lookalike.data import datasets as benchmarks
 
     names = [row.about.data.partition(":")[0], *(_name_of_data(each.folder) for each in row.results[:1])]
     known = (benchmarks.lookup(name) for name in names)

@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from lookalike.files import replacing
+from lookalike._util.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

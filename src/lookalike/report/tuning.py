@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import stdev
 
-from lookalike.files import write_text
-from lookalike.protocols.search_space import plain, searched, short_names
-from lookalike.protocols.tuning_findings import Findings
+from lookalike._util.files import write_text
 from lookalike.report import look, page
 from lookalike.report.tables import Column, Entry, Line, Table, number, words
 from lookalike.report.tuning_plots import effects_of, plots
+from lookalike.tuning.findings import Findings
+from lookalike.tuning.search_space import plain, searched, short_names
 
 HOW_TO_READ = """Figures are of classes that were held out from training, in percent, and the best of many: they
 flatter. The test classes had no part in it; measure the settings that were chosen on those, once."""

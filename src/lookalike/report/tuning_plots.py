@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.protocols.search_space import Axis, plain, short_names
-from lookalike.protocols.tuning_findings import Findings, Record
 from lookalike.report.look import FAINT, INK, figure, look
+from lookalike.tuning.findings import Findings, Record
+from lookalike.tuning.search_space import Axis, plain, short_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.retrieval.inputs import as_codes, as_vectors
 from lookalike.retrieval.search import check_distance, ranked_blocks
 

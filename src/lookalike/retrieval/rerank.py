@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.retrieval.search import check_distance, neighbours
 
 Array = NDArray[np.float32]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.retrieval.candidates import Candidates, Ranked, places
 from lookalike.retrieval.inputs import as_vectors
 

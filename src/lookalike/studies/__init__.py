@@ -22,9 +22,9 @@ STUDIES = {
 
 def find(name: str) -> "Study":
     """The study of this name."""
-    from lookalike.training.settings import nearest
+    from lookalike._util.suggestions import did_you_mean
 
     if name not in STUDIES:
-        raise ValueError(f"there is no study {name!r}{nearest(name, STUDIES)}; lookalike study list shows them")
+        raise ValueError(f"there is no study {name!r}{did_you_mean(name, STUDIES)}; lookalike study list shows them")
     study: Study = import_module(f"lookalike.studies.{STUDIES[name]}").STUDY
     return study

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lookalike import objectives
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
 from lookalike.geometry import clip

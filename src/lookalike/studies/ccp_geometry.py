@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from lookalike import objectives
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.models import Embedder, Head, create_backbone
 from lookalike.objectives import PairObjective
 from lookalike.studies.ccp_geometry_claims import (

@@ -17,11 +17,11 @@ from lookalike import data
 from lookalike.data.glyphs import glyphs
 from lookalike.data.pictures import Pictures
 from lookalike.data.splits import hold_out_classes
+from lookalike.experiments.choices import split_outside
+from lookalike.experiments.division import with_test_classes
+from lookalike.inference.model import TrainedModel
 from lookalike.models import Embedder, create_backbone, starts_random
-from lookalike.protocols.choices import split_outside
-from lookalike.protocols.division import with_test_classes
 from lookalike.studies.ccp_geometry_race import Part, Parts
-from lookalike.trained import TrainedModel
 
 if TYPE_CHECKING:
     from lookalike.studies.study import Bench

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.studies.centres_claims import (
     arrangements_table,
     crowding_claim,

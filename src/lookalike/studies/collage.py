@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from lookalike import data, objectives
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.data.collage import collage, sub_classes
 from lookalike.data.pictures import Pictures
 from lookalike.retrieval.metrics import retrieval_metrics

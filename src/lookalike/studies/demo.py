@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from lookalike.files import require_own_folder, write_text
+from lookalike._util.files import require_own_folder, write_text
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.studies.demo_page import WARNING, Story, make_page
 from lookalike.studies.glyph_race import CONTESTANTS, Budget

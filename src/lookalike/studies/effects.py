@@ -16,33 +16,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
+from lookalike._util.signals import RunFailed
 from lookalike.data.pictures import Pictures
-from lookalike.protocols.cells import Cell, result_of
-from lookalike.protocols.choices import parse_settings, split_outside
-from lookalike.protocols.estimate import estimate
-from lookalike.protocols.estimate import in_words as estimated
-from lookalike.protocols.plan import Plan, load_sources
-from lookalike.protocols.protocol import load_protocol
-from lookalike.protocols.workers import work
+from lookalike.experiments.cells import Cell, result_of
+from lookalike.experiments.choices import parse_settings, split_outside
+from lookalike.experiments.estimate import estimate
+from lookalike.experiments.estimate import in_words as estimated
+from lookalike.experiments.plan import Plan, load_sources
+from lookalike.experiments.protocol import load_protocol
+from lookalike.experiments.workers import work
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.studies import effects_iterated as iterated
 from lookalike.studies import effects_plots as plots
 from lookalike.studies.effects_axis import Axis, Rows, axes, load_axis
 from lookalike.studies.effects_claims import RULES, more_steps
 from lookalike.studies.effects_measured import Measured, verdict
-from lookalike.studies.effects_runs import (
-    DRAWN,
-    check_overrides,
-    check_weights,
-    differences,
-    rows_for,
-    single_letters,
-)
+from lookalike.studies.effects_runs import DRAWN, check_overrides, check_weights, differences, rows_for, single_letters
 from lookalike.studies.outcome import behind_in_words
 from lookalike.studies.study import Bench, Claim, Findings, Study, value
 from lookalike.training.run_folder import RunFolder
-from lookalike.training.stopping import RunFailed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

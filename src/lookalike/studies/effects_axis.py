@@ -15,15 +15,16 @@ from typing import Any, Literal
 
 import yaml
 
+from lookalike._util.suggestions import did_you_mean
 from lookalike.data.pictures import Pictures
-from lookalike.protocols.cells import Cell
-from lookalike.protocols.choices import Choice
-from lookalike.protocols.plan import Plan, make_plan, parse_methods
-from lookalike.protocols.protocol import Protocol
-from lookalike.protocols.search_space import as_overrides, in_words
-from lookalike.protocols.tuning_plans import load_plan
+from lookalike.experiments.cells import Cell
+from lookalike.experiments.choices import Choice
+from lookalike.experiments.plan import Plan, make_plan, parse_methods
+from lookalike.experiments.protocol import Protocol
 from lookalike.studies.effects_iterated import NAME
-from lookalike.training.settings import Settings, nearest
+from lookalike.training.settings import Settings
+from lookalike.tuning.plans import load_plan
+from lookalike.tuning.search_space import as_overrides, in_words
 
 FOLDER = Path(__file__).parent / "files" / "effects"
 INNER = "pooling_settings"
@@ -119,7 +120,7 @@ def load_axis(name: str) -> Axis:
     ['pooling_settings.keep']
     """
     if name not in axes():
-        raise ValueError(f"there is no axis {name!r}{nearest(name, axes())}; there are: {', '.join(axes())}")
+        raise ValueError(f"there is no axis {name!r}{did_you_mean(name, axes())}; there are: {', '.join(axes())}")
     content = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     for what, known in ((content, fields(Axis)), *((each, fields(Series)) for each in content["series"])):
         if unknown := set(what) - {entry.name for entry in known}:

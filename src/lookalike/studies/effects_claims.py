@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from lookalike.experiments.published import published
 from lookalike.objectives.presets import DATA_SETS
-from lookalike.protocols.published import published
 from lookalike.studies.effects_measured import (
     MATTERS,
     Array,

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.protocols.search_space import short_names
 from lookalike.studies.effects_axis import Axis, Point
 from lookalike.studies.rules import Part, quantile
-from lookalike.studies.rules import verdict as verdict  # of the study's own claims
+from lookalike.studies.rules import verdict as verdict
+from lookalike.tuning.search_space import short_names
 
 LEAST = 0.1  # points
 LEAST_LEARNT = 0.5

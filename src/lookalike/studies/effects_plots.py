@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookalike.protocols.search_space import plain, short_names
 from lookalike.report.look import FAINT, INK, LINES, MARKERS, Style, figure, look, style
 from lookalike.studies.effects_claims import main_effects, published_effects
 from lookalike.studies.effects_iterated import AUTOGRAD, CLOSED_FORM, EXACT, Cost
 from lookalike.studies.effects_measured import Measured, short_point
+from lookalike.tuning.search_space import plain, short_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

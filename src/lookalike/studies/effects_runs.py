@@ -11,15 +11,16 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from lookalike import data
+from lookalike._util.suggestions import did_you_mean
+from lookalike.experiments.cells import Cell
+from lookalike.experiments.choices import Choice, parse_settings, split_outside
+from lookalike.experiments.division import fingerprint_of, with_test_classes
+from lookalike.experiments.plan import with_seeds
+from lookalike.experiments.protocol import Protocol, load_protocol
 from lookalike.models import create_backbone
-from lookalike.protocols.cells import Cell
-from lookalike.protocols.choices import Choice, parse_settings, split_outside
-from lookalike.protocols.division import fingerprint_of, with_test_classes
-from lookalike.protocols.plan import with_seeds
-from lookalike.protocols.protocol import Protocol, load_protocol
 from lookalike.studies.effects_axis import Axis, Rows, Which, rows_of
 from lookalike.studies.study import Differences
-from lookalike.training.settings import Settings, names, nearest
+from lookalike.training.settings import Settings, names
 
 if TYPE_CHECKING:
     from lookalike.data.pictures import Pictures
@@ -38,7 +39,7 @@ def check_overrides(asked: Mapping[str, Any]) -> None:
     """Settings of ``lookalike train`` that no run could have."""
     for name in asked:
         if name not in names():
-            raise ValueError(f"set: there is no setting {name!r}{nearest(name, names())}")
+            raise ValueError(f"set: there is no setting {name!r}{did_you_mean(name, names())}")
     if "seed" in asked:
         raise ValueError("set: seed cannot be the same for all; seeds says how many models there are")
     Settings(**asked)

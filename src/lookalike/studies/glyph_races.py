@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from lookalike._util.progress import progress
 from lookalike.data.loading import MOST_WORKERS, default_workers
 from lookalike.studies.glyph_race import Budget, Contestant, Outcome, Shots, draw, drawing, learn_letters, race
 from lookalike.studies.over_seeds import deviation
-from lookalike.training.display import progress
 
 Done = TypeVar("Done")
 

@@ -17,19 +17,10 @@ import numpy as np
 import torch
 
 from lookalike import data
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.data.glyphs import GlyphReader, glyphs
 from lookalike.data.pictures import Pictures
-from lookalike.studies.glyph_race import (
-    LEARNT_SHARE,
-    Budget,
-    Contestant,
-    Outcome,
-    Shots,
-    draw,
-    learn_letters,
-    race,
-)
+from lookalike.studies.glyph_race import LEARNT_SHARE, Budget, Contestant, Outcome, Shots, draw, learn_letters, race
 from lookalike.studies.localisation_findings import CELL, claims, table
 from lookalike.studies.localisation_masks import Masks, box_of, cell_masks, letter_mask, located, spread
 from lookalike.studies.localisation_plots import Heat, bars, heat_maps

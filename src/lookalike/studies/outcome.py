@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lookalike.files import write_text
+from lookalike._util.files import write_text
 from lookalike.report import page
 from lookalike.report.drawn import numbers_of
 from lookalike.report.look import as_bytes, save

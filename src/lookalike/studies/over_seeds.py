@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lookalike.checks import check_count
+from lookalike._util.checks import check_count
 from lookalike.report.tables import Entry, number
 
 

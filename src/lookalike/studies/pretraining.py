@@ -30,16 +30,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
+from lookalike._util.files import replacing, require_writable
+from lookalike._util.hashing import digest
 from lookalike.data.pictures import Pictures
-from lookalike.files import replacing, require_writable
-from lookalike.input_spec import InputSpec
 from lookalike.models import Backbone, create_backbone
-from lookalike.training.feature_store import digest
+from lookalike.models.input_spec import InputSpec
 from lookalike.training.features import default_folder
 
 if TYPE_CHECKING:
-    from lookalike.training.display import Display, Tick
+    from lookalike._util.progress import Display, Tick
 
 VERSION = 1  # to be raised when the same settings give other weights
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4

@@ -20,21 +20,20 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 import numpy as np
 import yaml
 
-from lookalike.files import replacing
-from lookalike.protocols.code_version import code_version
-from lookalike.training.settings import nearest
+from lookalike._util.files import replacing
+from lookalike._util.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from lookalike._util.progress import Display
     from lookalike.report.tables import Table
-    from lookalike.training.display import Display
 
 Scale = Literal["full", "quick", "miniature"]
 Verdict = Literal["reproduced", "partly", "not reproduced", "not tested"]
 Differences = dict[str, tuple[Any, Any]]  # name -> (the papers', here)
 REST, SECONDS = "json", "seconds of the part"  # in the file of a part: what is no array, and how long it took
-TELLING = ("_plots.py", "_page.py", "outcome.py")  # files that draw or tell what was found: no part is computed there
+PARTS_VERSION = 1  # raise it when the same settings would give other parts
 
 
 def value(explanation: str, *, budget: bool = False) -> Any:
@@ -87,7 +86,7 @@ class Study:
         hints = get_type_hints(self.settings)
         for name in values:
             if name not in hints:
-                raise ValueError(f"the study {self.name} has no setting {name!r}{nearest(name, hints)}")
+                raise ValueError(f"the study {self.name} has no setting {name!r}{did_you_mean(name, hints)}")
         return self.settings(**{name: _fitting(name, given, hints[name]) for name, given in values.items()})
 
     def described(self) -> dict[str, dict[str, Any]]:
@@ -153,11 +152,7 @@ class Bench:
 
 def bench(study: Study, settings: Any, out: Path, display: Display, data: str | None = None) -> Bench:
     """A bench whose parts belong to these settings, these data and this code, whatever its figures look like."""
-    own = blake2b(digest_size=8)
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        if not file.name.endswith(TELLING):
-            own.update(file.read_bytes())
-    what = f"{study.name} {code_version()} {own.hexdigest()} {fingerprint(data or '')}"
+    what = f"{study.name} {PARTS_VERSION} {fingerprint(data or '')}"
     return Bench(out, display, data, asdict(settings), what)
 
 

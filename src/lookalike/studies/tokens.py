@@ -17,7 +17,7 @@ from itertools import product
 from operator import itemgetter
 from typing import Any
 
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.studies.over_seeds import check_seeds
 from lookalike.studies.study import Bench, Findings, Study, value
 from lookalike.studies.token_race import Bags, Run, Trained, Training, train

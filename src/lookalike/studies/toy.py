@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.pooling.reference import linear_programme
 from lookalike.pooling.transport import partial_transport
 from lookalike.report.look import look

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lookalike import objectives
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
 from lookalike.data.pictures import Pictures
 from lookalike.models import Embedder, create_backbone
 from lookalike.retrieval.metrics import retrieval_metrics

@@ -6,9 +6,9 @@ from typing import Any
 __all__ = ["RunFailed", "Settings", "Stopped", "train"]
 
 _ON_FIRST_USE = {
-    "RunFailed": "lookalike.training.stopping",
+    "RunFailed": "lookalike._util.signals",
     "Settings": "lookalike.training.settings",
-    "Stopped": "lookalike.training.stopping",
+    "Stopped": "lookalike._util.signals",
     "train": "lookalike.training.loop",
 }
 

@@ -10,13 +10,14 @@ import torch
 from lightning_fabric import Fabric
 
 from lookalike import data, models, objectives
+from lookalike._util.progress import Display
+from lookalike._util.signals import StopRequest
 from lookalike.data.files import reading_at_least
 from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
 from lookalike.models import Embedder
 from lookalike.models.embedder import Head
 from lookalike.objectives.between_proxies import BetweenAnchors
-from lookalike.training.display import Display
 from lookalike.training.features import FeatureCache, default_folder
 from lookalike.training.feeds import FeatureFeed, Feed, PictureFeed
 from lookalike.training.objective import create_objective
@@ -24,7 +25,6 @@ from lookalike.training.prepare import decide, divide, fingerprint
 from lookalike.training.run_folder import RunFolder, differences
 from lookalike.training.settings import Settings
 from lookalike.training.start import gentle_rate, start_head
-from lookalike.training.stopping import StopRequest
 
 T = TypeVar("T")
 DECIDED_BY_DATA = ("batch_size", "per_class", "pooling_settings")  # in part: other data, other decisions

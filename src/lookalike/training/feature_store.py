@@ -11,7 +11,6 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
@@ -20,27 +19,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.files import require_writable, write_text
+from lookalike._util.files import require_writable, write_text
+from lookalike._util.hashing import KEY_LENGTH, digest
 
 try:
     import fcntl
 except ImportError:  # not on Windows, where a part is protected by the process number in its name instead
     fcntl = None  # type: ignore[assignment]
-
-KEY_LENGTH = 32  # characters, in hexadecimal
-
-
-def digest(*parts: str | bytes) -> str:
-    """A key of KEY_LENGTH characters for a sequence of texts.
-
-    >>> len(digest("a", "b")), digest("ab", "c") == digest("a", "bc")
-    (32, False)
-    """
-    state = blake2b(digest_size=KEY_LENGTH // 2)
-    for part in parts:
-        data = part.encode(errors="surrogateescape") if isinstance(part, str) else part
-        state.update(len(data).to_bytes(8, "little") + data)
-    return state.hexdigest()
 
 
 class FeatureStore:

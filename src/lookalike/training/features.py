@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from lookalike._util.hashing import digest
 from lookalike.data.loading import PictureLoader, default_workers, evaluation_batch
 from lookalike.data.pictures import Pictures, Reader
 from lookalike.data.transforms import Crop, evaluation_transform, training_transform
-from lookalike.input_spec import InputSpec
-from lookalike.training.feature_store import FeatureStore, digest
+from lookalike.models.input_spec import InputSpec
+from lookalike.training.feature_store import FeatureStore
 
 TRANSFORMS = 1  # to be raised when a transform changes, so that no old features are taken for new ones
 

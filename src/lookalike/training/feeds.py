@@ -14,7 +14,7 @@ from torch import Tensor
 from lookalike.data.loading import evaluation_loader, training_loader
 from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
-from lookalike.input_spec import InputSpec
+from lookalike.models.input_spec import InputSpec
 from lookalike.training.evaluation import share
 from lookalike.training.features import FeatureCache
 

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lookalike._util.progress import Display
+from lookalike._util.signals import RunFailed, Stopped, StopRequest
 from lookalike.data.pictures import Pictures, UnreadablePicture
 from lookalike.objectives import Gathered
 from lookalike.training.assembly import Assembly, assemble
-from lookalike.training.display import Display
 from lookalike.training.feeds import Batch
 from lookalike.training.learner import Learner
 from lookalike.training.mean_weights import MeanWeights
@@ -24,7 +25,6 @@ from lookalike.training.problems import Samples, create_problems, row_of, senten
 from lookalike.training.rates import Rates
 from lookalike.training.record import Record
 from lookalike.training.settings import Settings
-from lookalike.training.stopping import RunFailed, Stopped, StopRequest
 
 OnEvaluation = Callable[[int, dict[str, float]], None]
 

@@ -6,11 +6,11 @@ Every decision comes with a sentence for the log.
 from dataclasses import replace
 
 from lookalike import objectives
-from lookalike.data import benchmarks
+from lookalike._util.hashing import digest
+from lookalike.data import datasets as benchmarks
 from lookalike.data.files import counted
 from lookalike.data.pictures import BrokenData, Pictures
 from lookalike.data.splits import hold_out_classes, hold_out_pictures, lacking_role, measurable_classes
-from lookalike.training.feature_store import digest
 from lookalike.training.settings import Settings
 
 PROTOTYPES, MEMORY = 64, 1024  # as many as gsp has, and waits for, if nothing is said

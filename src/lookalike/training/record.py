@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.tensorboard import SummaryWriter
 
+from lookalike._util.signals import RunFailed
 from lookalike.models import save_model
 from lookalike.objectives import ZeroShot
 from lookalike.training.assembly import Assembly
@@ -16,7 +17,6 @@ from lookalike.training.ccp import ProxyProblems
 from lookalike.training.log import Log
 from lookalike.training.mean_weights import MeanWeights
 from lookalike.training.rates import Rates
-from lookalike.training.stopping import RunFailed
 
 
 @dataclass

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 import yaml
 
-from lookalike.files import replacing, require_writable, write_text
-from lookalike.training.settings import FREE_ON_RESUME, Settings, names, nearest
+from lookalike._util.files import replacing, require_writable, write_text
+from lookalike._util.suggestions import did_you_mean
+from lookalike.training.settings import FREE_ON_RESUME, Settings, names
 
 
 class RunFolder:
@@ -54,7 +55,9 @@ class RunFolder:
             raise ValueError(f"{path} must hold settings by name, got {type(values).__name__}")
         for name in values:
             if name not in names():
-                raise ValueError(f"{path} has a setting that does not exist: {name!r}{nearest(str(name), names())}")
+                raise ValueError(
+                    f"{path} has a setting that does not exist: {name!r}{did_you_mean(str(name), names())}"
+                )
         for name in ("out", "cache"):
             values[name] = Path(values[name]) if values.get(name) is not None else None
         if "betas" in values:

@@ -4,13 +4,12 @@ The command line, the YAML file and ``settings.yaml`` of a run all have these na
 run starts, from the data and the machine; what was decided is written to ``settings.yaml``.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from lookalike.checks import check_count, check_range
+from lookalike._util.checks import check_count, check_range
+from lookalike._util.suggestions import did_you_mean
 
 Precision = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
 
@@ -212,7 +211,9 @@ def _check_choices(settings: Settings) -> None:
             continue
         choices = [choice for each in kinds if get_origin(each) is Literal for choice in get_args(each)]
         if choices and value not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{nearest(str(value), choices)}")
+            raise ValueError(
+                f"{name} must be one of {', '.join(choices)}, got {value!r}{did_you_mean(str(value), choices)}"
+            )
         if bool in kinds and not isinstance(value, bool):
             raise TypeError(f"{name} must be true or false, got {value!r}")
         if get_origin(kind) is dict and not isinstance(value, dict):
@@ -221,10 +222,3 @@ def _check_choices(settings: Settings) -> None:
 
 def names() -> list[str]:
     return [entry.name for entry in fields(Settings)]
-
-
-def nearest(wrong: str, right: Iterable[str]) -> str:
-    """The end of an error message: `` (did you mean 'pooling'?)``, or nothing."""
-    bare = {name.strip("-"): name for name in right}
-    close = get_close_matches(wrong.strip("-"), list(bare), n=1)
-    return f" (did you mean {bare[close[0]]!r}?)" if close else ""

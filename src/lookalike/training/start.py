@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lookalike._util.progress import Display
 from lookalike.data.pictures import Pictures
 from lookalike.models import Embedder
 from lookalike.pooling.base import StartsFromData
-from lookalike.training.display import Display
 from lookalike.training.feeds import Feed
 from lookalike.training.settings import Settings
 

@@ -1,0 +1,5 @@
+import sys
+
+from lookalike.cli import main
+
+sys.exit(main())

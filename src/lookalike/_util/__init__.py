@@ -1,0 +1,1 @@
+"""Shared helpers: argument checks, atomic files, suggestions, progress, signals and declarative settings."""

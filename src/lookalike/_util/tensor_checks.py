@@ -1,0 +1,37 @@
+"""The checks of ``lookalike._util.checks`` that look at tensors."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def check_tensor_range(name: str, value: Any, above: float, up_to: float | None, interval: str) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
+    good = (value > above) & ((value <= up_to) if up_to is not None else value.isfinite())
+    promise(good.all(), f"every {name} must be {interval}")
+
+
+def check_mask(mask: Tensor | None, shape: Sequence[int]) -> None:
+    if mask is None:
+        return
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"mask must be a bool tensor, True where a feature is present, got {kind}")
+    if mask.shape != torch.Size(shape):
+        raise ValueError(f"mask must have the shape {tuple(shape)}, got {tuple(mask.shape)}")
+    promise(mask.any(-1).all(), "every bag needs at least one present feature, got a mask that is False throughout")
+
+
+def promise(condition: Tensor, message: str) -> None:
+    """Raise ValueError unless the scalar bool ``condition`` holds.
+
+    Where looking at it would stall a GPU or break a traced graph, the device checks it by itself.
+    """
+    if condition.device.type == "cpu" and not torch.compiler.is_compiling():
+        if not bool(condition):
+            raise ValueError(message)
+    else:
+        torch._assert_async(condition, message)

@@ -1,5 +1,0 @@
-import sys
-
-from lookalike.app import main
-
-sys.exit(main())

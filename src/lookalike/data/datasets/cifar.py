@@ -1,0 +1,221 @@
+"""CIFAR-10 and CIFAR-100 (fine labels): 32 x 32, 60,000 pictures.
+
+The split is the official one of pictures: all classes are in both parts. Three layouts are read: the "python version",
+the "binary version", and train/ and test/ with class folders.
+
+The python version is made of pickles, which could run anything when they are opened. They are read by an unpickler that
+knows numpy's arrays and nothing else.
+
+Reference: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lookalike.data.arrays import table_of_arrays
+from lookalike.data.datasets.layout import Benchmark, Part, read_rows
+from lookalike.data.folder import read_folder
+from lookalike.data.pictures import Pictures
+
+PIXELS = 3 * 32 * 32
+Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Files:
+    """An official layout: the batches of each split, and the file with the names of the classes."""
+
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    meta: str
+
+    def recognises(self, root: Path) -> bool:
+        # one alone may be a stranger's: CIFAR-100 calls its files train, test and meta
+        return sum((root / file).is_file() for file in (self.meta, *self.train, *self.test)) >= 2
+
+    def missing(self, root: Path) -> list[str]:
+        return [file for file in (*self.train, *self.test, self.meta) if not (root / file).is_file()]
+
+
+@dataclass(frozen=True)
+class Cifar:
+    """CIFAR-10 or CIFAR-100, in whichever layout a folder has."""
+
+    name: str
+    classes: int
+    some_classes: frozenset[str]  # to know class folders by
+    python: Files
+    labels_key: str
+    names_key: str
+    binary: Files
+    label_bytes: int  # before the pixels of each picture; the last one is the label
+
+    def recognises(self, root: Path) -> bool:
+        files = self.python.recognises(root) or self.binary.recognises(root)
+        return files or all(self._has_class_folders(root / split) for split in ("train", "test"))
+
+    def missing(self, root: Path) -> list[str]:
+        if self.binary.recognises(root):
+            return self.binary.missing(root)
+        if not self.python.recognises(root) and (root / "train").is_dir() and (root / "test").is_dir():
+            return []  # class folders, whole or not
+        return self.python.missing(root)
+
+    def read(self, root: Path) -> Pictures:
+        read_batch: Callable[[Path], Arrays]
+        if self.binary.recognises(root):
+            files, read_batch = self.binary, self._binary_batch
+            names = [row[0] for row in read_rows(root / files.meta, 1)]
+        elif self.python.recognises(root):
+            files, read_batch = self.python, self._python_batch
+            names = [_text(name) for name in _entry(root / files.meta, _unpickle(root / files.meta), self.names_key)]
+        else:
+            return replace(read_folder(root), name=self.name)
+        parts = {"train": files.train, "test": files.test}
+        return table_of_arrays(
+            self.name,
+            root,
+            names,
+            {split: _join([read_batch(root / batch) for batch in batches]) for split, batches in parts.items()},
+        )
+
+    def _has_class_folders(self, folder: Path) -> bool:
+        if not folder.is_dir():
+            return False
+        names = {each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")}
+        return len(names) == self.classes and names >= self.some_classes
+
+    def _python_batch(self, file: Path) -> Arrays:
+        content = _unpickle(file)
+        pixels = np.asarray(_entry(file, content, "data"))
+        if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != PIXELS:
+            raise ValueError(f"{file}: data must be uint8 (n, {PIXELS}), got {pixels.dtype} {pixels.shape}")
+        return _channels_last(pixels), np.asarray(_entry(file, content, self.labels_key), np.int64)
+
+    def _binary_batch(self, file: Path) -> Arrays:
+        content = np.fromfile(file, np.uint8)
+        width = self.label_bytes + PIXELS
+        if content.size == 0 or content.size % width:
+            raise ValueError(f"{file} is truncated: expected a multiple of {width} bytes, got {content.size:,}")
+        rows = content.reshape(-1, width)
+        return _channels_last(rows[:, self.label_bytes :]), rows[:, self.label_bytes - 1].astype(np.int64)
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Refuses everything but what numpy writes for a plain array."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct")}:
+            return _empty_array
+        if (module, name) == ("numpy", "ndarray"):
+            return np.ndarray
+        if (module, name) == ("numpy", "dtype"):
+            return np.dtype
+        if (module, name) == ("_codecs", "encode"):  # how bytes are written for Python 2
+            return _latin1
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no CIFAR file needs")
+
+
+def _empty_array(kind: type, shape: tuple[int, ...], code: bytes) -> NDArray[Any]:
+    """Where unpickling an array starts; its content is set after that."""
+    if kind is not np.ndarray:
+        raise pickle.UnpicklingError("it holds an array of an unknown kind")
+    return np.ndarray(shape, np.dtype(code.decode() if isinstance(code, bytes) else code))
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    if encoding not in ("latin1", "latin-1"):
+        raise pickle.UnpicklingError(f"it holds bytes in the unknown encoding {encoding!r}")
+    return text.encode("latin1")
+
+
+def _unpickle(file: Path) -> dict[Any, Any]:
+    try:
+        with file.open("rb") as stream:
+            content = _ArraysOnly(stream, encoding="bytes").load()
+    except Exception as error:  # a damaged pickle can raise anything
+        raise ValueError(f"{file} is not a readable CIFAR file: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} must hold a dictionary, got {type(content).__name__}")
+    return content
+
+
+def _entry(file: Path, content: dict[Any, Any], key: str) -> Any:
+    """Written by Python 2 the keys are bytes, by Python 3 they are text."""
+    for each in (key, key.encode()):
+        if each in content:
+            return content[each]
+    raise ValueError(f"{file} lacks the entry {key!r}")
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def _channels_last(flat: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(n, 3072), red then green then blue -> (n, 32, 32, 3)."""
+    return np.ascontiguousarray(flat.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+
+
+def _join(batches: list[Arrays]) -> Arrays:
+    return np.concatenate([pixels for pixels, _ in batches]), np.concatenate([labels for _, labels in batches])
+
+
+_CIFAR10 = Cifar(
+    name="cifar10",
+    classes=10,
+    some_classes=frozenset({"airplane", "automobile", "deer", "frog", "horse", "ship", "truck"}),
+    python=Files(tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",), "batches.meta"),
+    labels_key="labels",
+    names_key="label_names",
+    binary=Files(tuple(f"data_batch_{i}.bin" for i in range(1, 6)), ("test_batch.bin",), "batches.meta.txt"),
+    label_bytes=1,
+)
+_CIFAR100 = Cifar(
+    name="cifar100",
+    classes=100,
+    some_classes=frozenset({"aquarium_fish", "lawn_mower", "pickup_truck", "sweet_pepper", "willow_tree"}),
+    python=Files(("train",), ("test",), "meta"),
+    labels_key="fine_labels",
+    names_key="fine_label_names",
+    binary=Files(("train.bin",), ("test.bin",), "fine_label_names.txt"),
+    label_bytes=2,
+)
+PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
+
+CIFAR10 = Benchmark(
+    name="cifar10",
+    title="CIFAR-10",
+    page=PAGE,
+    classes=10,
+    pictures=60_000,
+    parts={"train": Part(10, 50_000), "test": Part(10, 10_000)},
+    files=("data_batch_1 ... data_batch_5, test_batch, batches.meta", "or the same with .bin", "or class folders"),
+    folders=("cifar-10-batches-py", "cifar-10-batches-bin", "cifar10"),
+    recognises=_CIFAR10.recognises,
+    missing=_CIFAR10.missing,
+    read=_CIFAR10.read,
+    aliases=("cifar-10",),
+)
+CIFAR100 = Benchmark(
+    name="cifar100",
+    title="CIFAR-100 (fine labels)",
+    page=PAGE,
+    classes=100,
+    pictures=60_000,
+    parts={"train": Part(100, 50_000), "test": Part(100, 10_000)},
+    files=("train, test, meta", "or train.bin, test.bin, fine_label_names.txt", "or class folders in train/ and test/"),
+    folders=("cifar-100-python", "cifar-100-binary", "cifar100"),
+    recognises=_CIFAR100.recognises,
+    missing=_CIFAR100.missing,
+    read=_CIFAR100.read,
+    aliases=("cifar-100",),
+)

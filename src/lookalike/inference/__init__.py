@@ -1,0 +1,1 @@
+"""The one path from picture to vector: preprocessing, the loaded model, heat maps."""

@@ -1,0 +1,263 @@
+"""lookalike index and lookalike search, as people type them."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from lookalike import cli as app
+from lookalike import index
+from lookalike.models import Embedder, create_backbone, save_model
+
+
+@pytest.fixture(autouse=True)
+def commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("index", "search"):
+        monkeypatch.setitem(app.COMMANDS, name, "")
+
+
+def make_run(folder: Path, seed: int) -> Path:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        backbone = create_backbone("resnet8-half", weights="none")
+        save_model(Embedder(backbone, 8, "average", {}, "l2", backbone.spec.resized(32)), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "mine", 0)
+
+
+@pytest.fixture(scope="module")
+def indexed(run: Path, class_folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("index") / "mine.idx"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(app.COMMANDS, "index", "")
+        assert app.main(["index", str(run), str(class_folders), "--out", str(out), "--device", "cpu"]) == 0
+    return out
+
+
+def test_index_and_again(run: Path, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(class_folders, tmp_path / "p")
+    (tmp_path / "p" / "class0" / "torn.png").write_bytes(b"torn")
+    words = ["index", str(run), str(tmp_path / "p"), "--out", str(tmp_path / "my idx")]
+    assert app.main(words) == 0
+    said = capsys.readouterr().out
+    assert "added 64, updated 0, removed 0, unchanged 0" in said
+    assert "left out, 1 picture that cannot be used:" in said
+    assert "torn.png: not a picture" in said
+    assert "holds 64 pictures with 8 labels" in said
+    assert "it is exact" in said
+    assert f"next: lookalike search '{tmp_path / 'my idx'}'" in said
+    (tmp_path / "p" / "class0" / "torn.png").unlink()
+    shutil.rmtree(tmp_path / "p" / "class7")
+    assert app.main([*words, "--json", "--store", "faiss"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["added"], report["removed"], report["unchanged"], report["count"]) == (0, 8, 56, 56)
+    assert (report["kind"], report["recall@10"], report["labels"]) == ("flat", None, 7)
+
+
+def test_search(indexed: Path, class_folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = class_folders / "class3" / "4.png"
+    assert app.main(["search", str(indexed), str(picture), "-k", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["distance", "label", "path"]
+    assert lines[2].split() == ["0.0000", "class3", str(picture)]
+    assert lines[5] == "the nearest of 64 pictures"
+    assert len(lines) == 6
+    assert (
+        app.main(["search", str(indexed), str(picture), "--json", "--k=5", "--where", "label in (class1, class2)"]) == 0
+    )
+    report = json.loads(capsys.readouterr().out)
+    assert len(report["hits"]) == 5
+    assert {hit["label"] for hit in report["hits"]} <= {"class1", "class2"}
+    assert report["searched"] == 16
+    with index.open(indexed) as idx:
+        right = idx.search(idx.model("cpu").embed(picture), 5, "label in (class1, class2)")[0]
+    assert [hit["id"] for hit in report["hits"]] == [hit.item.id for hit in right]
+    assert report["hits"][0]["distance"] == pytest.approx(right[0].distance, abs=1e-6)
+    for method in ("expansion", "augmentation", "reciprocal"):
+        assert app.main(["search", str(indexed), str(picture), "-k=4", "--rerank", method]) == 0
+        assert f"re-ranking by {method}" in capsys.readouterr().out
+    for where, more in (
+        ("label=nobody", ""),
+        ("label=Clas3", "no picture has the label Clas3; did you mean class3?\n"),
+    ):
+        assert app.main(["search", str(indexed), str(picture), "--where", where]) == 0
+        assert capsys.readouterr().out == f"nothing was found: no picture of the index fulfils the filter\n{more}"
+
+
+def test_a_page_in_one_file(
+    indexed: Path, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture, page = tmp_path / "<b>&.png", tmp_path / "found.html"
+    shutil.copy(class_folders / "class3" / "4.png", picture)
+    words = ["search", str(indexed), str(picture), "-k", "6", "--html", str(page)]
+    assert app.main(words) == 0
+    assert f"the pictures are in {page}" in capsys.readouterr().out
+    text = page.read_text()
+    assert text.count("<img ") == 7
+    assert text.count('src="data:image/png;base64,') == 7
+    assert not re.search(r"(src|href)=\"(?!data:)", text)
+    assert "<b>&" not in text
+    assert "1. 0.0000  class3" in text
+    assert app.main(words) == 2
+    assert "choose another --html, or --overwrite" in capsys.readouterr().err
+    assert app.main([*words, "--overwrite"]) == 0
+
+
+def test_metadata(run: Path, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "more.csv"
+    table.write_text("path,year,wild,label\nclass0/1.png,2020,true,\nclass1/2.png,2019.5,no,special\n")
+    words = ["index", str(run), str(class_folders), "--out", str(tmp_path / "i"), "--metadata", str(table)]
+    assert app.main([*words, "--json"]) == 0
+    capsys.readouterr()
+    with index.open(tmp_path / "i") as idx:
+        assert idx.items("year>2019.5")[0].metadata == {"year": 2020, "wild": True}
+        assert idx.items("wild=no")[0].label == "special"
+    for text, why in (
+        ("file,year\na,1\n", "must have a column path, got file, year"),
+        ("path,year\nclass0/1.png\n", "line 2: expected 2 columns"),
+        ("path,year\nclass0/1.png,1\nclass0/1.png,2\n", "line 3: class0/1.png stands there twice"),
+        ("path,year\nclass0/99.png,1\n", "no picture that is in"),
+        ("path,my year\nclass0/1.png,1\n", "a key of metadata"),
+    ):
+        table.write_text(text)
+        assert app.main(words) == 2
+        assert why in capsys.readouterr().err
+
+
+def test_kinds_and_stores(run: Path, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["index", str(run), str(class_folders), "--out", str(tmp_path / "i")]
+    assert app.main([*words, "--kind", "ivf", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["asked"], report["kind"]) == ("ivf", "flat")  # of 64 pictures
+    assert app.main([*words, "--kind", "hnsw", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["asked"] == "hnsw"
+    assert app.main([*words, "--store", "x.db"]) == 2
+    assert "cannot move to x.db" in capsys.readouterr().err
+    assert app.main([*words, "--store", "x"]) == 2
+
+
+def test_recall_is_printed(
+    run: Path, class_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lookalike.index import kinds
+
+    monkeypatch.setattr(kinds, "LEAST", 50)
+    words = ["index", str(run), str(class_folders), "--out", str(tmp_path / "i"), "--kind", "hnsw"]
+    assert app.main(words) == 0
+    assert re.search(r"search by hnsw finds \d+\.\d % of the ten nearest", capsys.readouterr().out)
+
+
+def test_bad_usage(
+    run: Path, indexed: Path, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = str(class_folders / "class0" / "0.png")
+    (tmp_path / "torn.jpg").write_bytes(b"torn")
+    (tmp_path / "empty").mkdir()
+    other = make_run(tmp_path / "other", 1)
+    for words, code, why in (
+        (["index", str(run)], 2, "say which model"),
+        (["index", str(run), "nowhere", "--out", str(tmp_path / "i")], 2, "nowhere is not a folder"),
+        (["index", "nowhere", str(class_folders), "--out", str(tmp_path / "i")], 2, "nowhere"),
+        (["index", str(run), str(tmp_path / "empty"), "--out", str(tmp_path / "i")], 2, "has no pictures"),
+        (["index", str(other), str(class_folders), "--out", str(indexed)], 2, "was made with another model"),
+        (["index", str(run), str(class_folders), "--out", str(tmp_path)], 2, "exists and is no index"),
+        (["index", str(run), str(class_folders), "--out", "http://localhost:1"], 2, "say --store http://localhost:1,"),
+        (["index", str(run), str(class_folders), "--out", str(tmp_path / "i.db")], 2, "to keep the vectors in Milvus"),
+        (
+            ["index", str(run), str(class_folders), "--out", str(tmp_path / "i"), "--kind", "x"],
+            2,
+            "kind must be one of",
+        ),
+        (["search", str(indexed)], 2, "say in which index"),
+        (["search", str(tmp_path / "none"), picture], 2, "there is no index"),
+        (["search", str(tmp_path), picture], 2, "is no index"),
+        (["search", str(indexed), "none.jpg"], 2, "there is no picture none.jpg"),
+        (["search", str(indexed), str(tmp_path / "torn.jpg")], 1, "not a picture"),
+        (["search", str(indexed), picture, "-k", "0"], 2, "k must be at least 1"),
+        (["search", str(indexed), picture, "-k", "many"], 2, "k must be a whole number"),
+        (["search", str(indexed), picture, "--where", "label"], 2, "the filter cannot be read"),
+        (
+            ["search", str(indexed), picture, "--where", "lable=class3"],
+            2,
+            "no picture of the index has the key lable; did you mean label? There are id, path, label",
+        ),
+        (
+            ["search", str(indexed), picture, "--where", "zzz=1"],
+            2,
+            "no picture of the index has the key zzz. There are id, path, label",
+        ),
+        (["search", str(indexed), picture, "--rerank", "twice"], 2, "rerank must be one of"),
+    ):
+        assert app.main(words) == code, words
+        said = capsys.readouterr().err
+        assert why in said, words
+        assert len(said.strip().splitlines()) == 1, said
+    with index.open(indexed) as idx:
+        assert idx.count() == 64
+    assert not (tmp_path / "i").exists()
+
+
+def test_a_killed_build_goes_on(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pictures, out = tmp_path / "many", tmp_path / "i"
+    for n in range(1000):
+        (pictures / f"class{n % 8}").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (n % 256, n // 4, 7 * n % 256)).save(pictures / f"class{n % 8}" / f"{n}.png")
+    words = ["index", str(run), str(pictures), "--out", str(out), "--batch", "1", "--device", "cpu", "--json"]
+    code = "import sys; from lookalike import cli as app; app.COMMANDS['index'] = ''; sys.exit(app.main(sys.argv[1:]))"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process: Any = subprocess.Popen([sys.executable, "-c", code, *words], env=environment, stdout=subprocess.PIPE)
+    while process.poll() is None and not count(out):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert process.returncode == -signal.SIGKILL
+    assert 0 < count(out) < 1000
+    done = count(out)
+    words[words.index("--batch") + 1] = "64"
+    assert app.main(words) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["unchanged"] == done
+    assert report["added"] == 1000 - done
+    assert report["count"] == 1000
+
+
+def count(path: Path) -> int:
+    if not (path / "index.json").exists():
+        return 0
+    with index.open(path) as idx:
+        return idx.count()
+
+
+def test_milvus_from_the_command_line(
+    run: Path, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("milvus_lite", reason="NOT TESTED: Milvus is not installed")
+    picture = str(class_folders / "class3" / "4.png")
+    hits = []
+    for name, store in (("f", "faiss"), ("m", str(tmp_path / "x.db"))):
+        words = ["index", str(run), str(class_folders / "class3"), "--out", str(tmp_path / name), "--store", store]
+        assert app.main(words) == 0
+        assert app.main([*words, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])["unchanged"] == 8
+        assert app.main(["search", str(tmp_path / name), picture, "-k", "5", "--json"]) == 0
+        hits.append(json.loads(capsys.readouterr().out)["hits"])
+    assert hits[0] == hits[1]
+    assert app.main(["search", str(tmp_path / "m"), picture, "--where", "lable=class3", "--json"]) == 2
+    assert "has the key lable; did you mean label?" in capsys.readouterr().err
+    # the items' own place is not the index
+    assert app.main(["search", str(tmp_path / "x.db"), picture]) == 2
+    assert f"it holds the items of the index {tmp_path / 'm'}: give that instead" in capsys.readouterr().err

@@ -1,0 +1,24 @@
+"""``lookalike study list`` as people see it."""
+
+import re
+
+import pytest
+
+from lookalike.cli import main
+from lookalike.studies import STUDIES, find
+
+
+def test_titles_stand_in_one_column(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "list"]) == 0
+    all_lines = capsys.readouterr().out.splitlines()
+    lines = [line for line in all_lines if not line.startswith(" ")]
+    assert [line.split(" ")[0] for line in lines] == list(STUDIES)
+    places = {line.index(find(name).title) for name, line in zip(STUDIES, lines, strict=True)}
+    assert len(places) == 1, places
+    assert all(re.match(r"\S+ {2,}\S", line) for line in lines)
+    needs = dict(zip(STUDIES, lines, strict=True))
+    assert "[--data: CIFAR-100" in needs["collage"]
+    assert needs["effects"].endswith("[--data, optional: whatever lookalike benchmark takes; else letters are drawn]")
+    (choices,) = [line for line in all_lines if line not in lines]
+    assert "--set axis=NAME: " in choices
+    assert "sharpness-prototypes" in choices

@@ -1,0 +1,173 @@
+"""Benchmarks that are killed, shared, repeated and that fail in part."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lookalike.cli import main
+from lookalike.experiments.estimate import Estimate, in_words
+
+DATA = "glyphs(cells=1,size=32,train_classes=8,test_classes=4,per_class=4)"
+SMALL = "backbone=resnet8-half, size=32, start=random, freeze_backbone=false, lr=0.001, crop=none, workers=0"
+SMALL += ", batch_size=8, dim=8, device=cpu"
+
+
+def words(out: Path, *more: str, settings: str = "steps=2, evaluate_every=1") -> list[str]:
+    return ["benchmark", "--data", DATA, "--out", str(out), "--set", f"{SMALL}, {settings}", *more]
+
+
+def results(out: Path) -> dict[str, dict[str, Any]]:
+    found = [json.loads(file.read_text()) for file in sorted(out.glob("cells/*/result.json"))]
+    return {f"{each['title']} {each['fold']} {each['repeat']}": each for each in found}
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def test_what_is_done_is_not_done_again_and_a_failure_does_not_stop_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    poolings = ("--poolings", "average,gsp(num_prototypes=4),gsp(keep=7)")
+    assert main([*words(tmp_path / "a", *poolings), "--json"]) == 1
+    told = capsys.readouterr()
+    report = json.loads(told.out)
+    assert sorted(cell["standing"] for cell in report["cells"]) == ["done", "done", "failed"]
+    assert "keep" in next(iter(report["failed"].values()))
+    assert "2 of 3 are done, 1 failed" in told.err
+    typed = (tmp_path / "a" / "commands.txt").read_text().splitlines()
+    assert len(typed) == 1
+    assert shlex.split(typed[0].split(": ", 1)[1])[1:] == [*words(tmp_path / "a", *poolings), "--json"]
+    done = results(tmp_path / "a")
+    assert set(done) == {"c2 + average 0 0", "c2 + gsp(num_prototypes=4) 0 0"}
+    for result in done.values():
+        assert 0 <= result["test"]["MAP@R"] <= 1
+        assert result["test"]["queries"] == 16
+        assert result["steps"] == 2
+        assert result["seconds_per_step"] > 0
+    assert done["c2 + gsp(num_prototypes=4) 0 0"]["pooling_parameters"] == 4 * 8
+    times = {file: file.stat().st_mtime_ns for file in (tmp_path / "a").rglob("result.json")}
+    logs = {file: file.read_text() for file in (tmp_path / "a").rglob("log.txt")}
+    assert main(words(tmp_path / "a", "--poolings", "average,gsp(num_prototypes=4)")) == 0
+    assert times == {file: file.stat().st_mtime_ns for file in (tmp_path / "a").rglob("result.json")}
+    assert logs == {file: file.read_text() for file in (tmp_path / "a").rglob("log.txt")}
+    # what failed stays failed until it is asked for again
+    assert main(words(tmp_path / "a", *poolings)) == 1
+    assert {file: file.read_text() for file in (tmp_path / "a").rglob("log.txt")} == logs
+    assert main(words(tmp_path / "a", *poolings, "--retry-failed")) == 1
+    assert {file: file.read_text() for file in (tmp_path / "a").rglob("log.txt")} != logs
+
+
+def test_a_plan_is_printed_and_nothing_is_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words(tmp_path / "a", "--plan", "--seeds", "3")) == 0
+    told = capsys.readouterr().err
+    assert "2 rows, 6 models" in told
+    assert "6 are open" in told
+    assert "for 1,000 steps of one model" in told
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("left", "workers", "told"),
+    [
+        (1, 1, "about 100 s for 1,000 steps of one model, about 70 s for 1 model with one worker"),
+        (6, 3, "about 100 s for 1,000 steps of one model, about 2 min for 6 models with 3 workers"),
+        (7, 3, "about 100 s for 1,000 steps of one model, about 3 min for 7 models with 3 workers"),
+    ],
+)
+def test_the_estimate_knows_the_workers(left: int, workers: int, told: str) -> None:
+    guess = Estimate.__new__(Estimate)
+    guess.steps, guess.per_thousand, guess.evaluation, guess.test, guess.once = 500, 100.0, 5.0, 5.0, 10.0
+    assert in_words(guess, left, workers=workers) == told
+
+
+def test_killed_and_resumed_it_comes_to_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = "steps=40, evaluate_every=4"
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    one = ("--poolings", "average")
+    assert main(words(whole, *one, settings=settings)) == 0
+    command = [sys.executable, "-m", "lookalike", *words(broken, *one, settings=settings)]
+    worker = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while not list(broken.glob("cells/*/run/state/last.pt")) and time.monotonic() < until:
+        time.sleep(0.01)
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    assert not results(broken), "it was to be killed before the end"
+    expires = () if sys.platform == "linux" else ("--expires", "0.5")  # elsewhere nobody knows that it is dead
+    capsys.readouterr()
+    assert main(words(broken, *one, *expires, settings=settings)) == 0
+    assert "waiting" not in capsys.readouterr().err or expires
+    assert results(broken)["c2 + average 0 0"]["test"] == results(whole)["c2 + average 0 0"]["test"]
+    log = next(broken.rglob("log.txt")).read_text()
+    assert log.count("step      0") == 1, "the second worker was to go on, not to begin anew"
+    assert "going on after step" in log
+
+
+def test_who_is_waited_for_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = ("--poolings", "average", "--expires", "2")
+    assert main(words(tmp_path, *one)) == 0
+    [result] = tmp_path.rglob("result.json")
+    result.unlink()
+    (result.parent / "claim-0").write_text("elsewhere 4711 token\n")
+    capsys.readouterr()
+    assert main(words(tmp_path, *one)) == 0
+    told = capsys.readouterr().err
+    assert "0 are done, 1 is being done, 0 failed, 0 are open" in told
+    who = r"waiting for c2 \+ average, fold 1, repeat 1 \(process 4711 on elsewhere, last sign [0-2] s ago\)"
+    assert len(re.findall(rf"{who}; whoever gives no sign for 2 s counts as dead\n", told)) == 1
+    assert told.count("waiting") == 1
+    assert result.exists()
+
+
+def test_two_workers_share_the_work_and_do_nothing_twice(tmp_path: Path) -> None:
+    typed = words(tmp_path, "--seeds", "3", "--workers", "2", "--json")
+    command = [sys.executable, "-m", "lookalike", *typed]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [cell["standing"] for cell in json.loads(done.stdout)["cells"]] == ["done"] * 6
+    for once in ("2 rows, 6 models", "6 are open", "for 6 models with 2 workers", "6 of 6 are done"):
+        assert done.stderr.count(once) == 1, once
+    assert "at most" not in done.stderr
+    assert [shlex.split(line)[-len(typed) :] for line in (tmp_path / "commands.txt").read_text().splitlines()] == [
+        typed
+    ]
+    assert len(results(tmp_path)) == 6
+    assert done.stderr.count("MAP@R") == 6
+    for log in tmp_path.rglob("log.txt"):
+        assert log.read_text().count("step      0") == 1
+
+
+def test_vectors_are_kept_where_models_are_joined(tmp_path: Path) -> None:
+    protocol = tmp_path / "two.yaml"
+    protocol.write_text("base: quick\nname: two\nsplit: {folds: 2, models: 2}\nconcatenate: true\n")
+    assert main(words(tmp_path / "a", "--protocol", str(protocol), "--poolings", "average")) == 0
+    assert len(results(tmp_path / "a")) == 2
+    assert len(list((tmp_path / "a").rglob("vectors.npy"))) == 2
+    assert len(list((tmp_path / "a" / "tests").glob("*.npz"))) == 2, "one for the pictures of each fold"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--losses", "c3"), "there is no loss 'c3'"),
+        (("--protocol", "fiar"), "there is no protocol 'fiar'"),
+        (("--variant", "M"), "variant must be one of S, L"),
+        (("--workers", "0"), "--workers must be at least 1"),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_is_written(
+    tmp_path: Path, more: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(tmp_path / "a", *more)) in (1, 2)
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()

@@ -1,0 +1,163 @@
+"""IVF and HNSW: how much they find is measured, filters still hold, and the file is only a cache."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from index_material import draw, make_items, plain_search
+
+from lookalike import index
+from lookalike.index import faiss_index, kinds
+from lookalike.index.cache import read_cache
+from lookalike.index.kinds import Structure, chosen_kind
+from lookalike.inference.model import TrainedModel
+
+COUNT = 1500
+
+
+def test_which_kind_when() -> None:
+    assert [chosen_kind("auto", n) for n in (10, 199_999, 200_000)] == ["flat", "flat", "ivf"]
+    assert [chosen_kind(kind, 999) for kind in ("flat", "ivf", "hnsw")] == ["flat"] * 3
+    assert [chosen_kind(kind, 1000) for kind in ("flat", "ivf", "hnsw")] == ["flat", "ivf", "hnsw"]
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_recall_is_what_comparing_all_says(kind: Any) -> None:
+    vectors = draw(3000, dim=32)
+    structure = Structure.build(kind, vectors)
+    assert structure.recall is not None
+    assert structure.recall >= kinds.TARGET
+    apart = np.square(vectors[:100, None] - vectors[None, :]).sum(2)
+    np.fill_diagonal(apart[:, :100], np.inf)
+    _, found = structure.search(vectors[:100], 11)
+    truth = np.argsort(apart, axis=1)[:, :10]
+    shares = [len(set(right) & set(got)) / 10 for right, got in zip(truth.tolist(), found.tolist(), strict=True)]
+    assert abs(float(np.mean(shares)) - structure.recall) < 0.03
+    _, exact = structure.search(vectors[:100], 11, exact=True)
+    assert [set(row) - {i} for i, row in enumerate(exact.tolist())] == [set(row) for row in truth.tolist()]
+    mask = np.zeros(len(vectors), bool)
+    mask[::3] = True
+    _, masked = structure.search(vectors[:10], 5, mask)
+    assert (masked % 3 == 0).all()
+
+
+def test_a_structure_that_looks_less_finds_less() -> None:
+    vectors = draw(3000, dim=32)
+    structure = Structure.build("ivf", vectors)
+    structure.index.nprobe = 1
+    truth = structure.search(vectors[:100], 11, exact=True)[1]
+    assert structure._recall(vectors[:100], np.arange(100), truth) < 0.9
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_the_same_answers_as_flat(
+    model: TrainedModel, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faiss_index, "FEW", 300)
+    items, vectors, queries = make_items(COUNT), draw(COUNT), draw(20, seed=1)
+    with index.create(tmp_path / "i", model, kind=kind) as idx:
+        idx.add(items[:500], vectors[:500])
+        assert idx.info()["kind"] == "flat"  # so few are compared one by one
+        assert idx.info()["recall@10"] is None
+        idx.add(items[500:], vectors[500:])
+        assert idx.info()["kind"] == kind
+        assert idx.info()["recall@10"] >= kinds.TARGET
+        right = 0
+        for query, hits in zip(queries, idx.search(queries, 10), strict=True):
+            truth = plain_search(items, vectors, query, 10, "cosine")
+            right += len({each for each, _ in truth} & {hit.item.id for hit in hits})
+            known = dict(plain_search(items, vectors, query, COUNT, "cosine"))
+            assert [round(hit.distance, 9) for hit in hits] == [known[hit.item.id] for hit in hits]
+            assert [hit.distance for hit in hits] == sorted(hit.distance for hit in hits)
+        assert right >= 0.95 * 200
+        few = [i for i, item in enumerate(items) if item.label == "label 3"]
+        for query, hits in zip(queries, idx.search(queries, 10, "label='label 3'"), strict=True):
+            truth = plain_search([items[i] for i in few], vectors[few], query, 10, "cosine")
+            assert [hit.item.id for hit in hits] == [each for each, _ in truth]
+        # more than the walk keeps candidates: all that fulfil the filter, none missing
+        assert len(idx.search(queries[:1], 2000, "id>=i00100")[0]) == COUNT - 100
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_the_file_is_a_cache(model: TrainedModel, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "i"
+    items, vectors, queries = make_items(COUNT), draw(COUNT), draw(5, seed=1)
+    with index.create(path, model, kind=kind) as idx:
+        idx.add(items[:1200], vectors[:1200])
+        idx.save()
+        idx.delete([item.id for item in items[:40]])
+        idx.add(items[1200:], vectors[1200:])
+        answers = idx.search(queries, 10)
+    built: list[str] = []
+    build = Structure.build
+    monkeypatch.setattr(Structure, "build", lambda kind, some: built.append(kind) or build(kind, some))
+    with index.open(path) as idx:
+        assert idx.search(queries, 10) == answers  # caught up with what came after the file
+        assert idx.info()["count"] == COUNT - 40
+    assert built == []
+    file = path / "index.faiss"
+    whole = file.read_bytes()
+    for damaged in (whole[:-100], whole[:3000] + b"?" + whole[3001:], b"", b"{}" + b" " * 600, None):
+        file.unlink()
+        if damaged is not None:
+            file.write_bytes(damaged)
+        assert read_cache(file) is None
+        built.clear()
+        with index.open(path) as idx:
+            found = idx.search(queries, 10)
+        assert built == [kind]
+        assert len(found[0]) == 10
+        file.write_bytes(whole)
+    # one that belongs to other items
+    with index.create(tmp_path / "other", model, kind=kind) as idx:
+        idx.add(make_items(1100), draw(1100, seed=5))
+        idx.save()
+        (tmp_path / "other" / "index.faiss").write_bytes(whole)
+    with index.open(tmp_path / "other") as idx:
+        assert idx.search(draw(1, seed=5), 1)[0][0].item.id == "i00000"
+
+
+def test_another_kind_can_be_asked_for_later(model: TrainedModel, tmp_path: Path) -> None:
+    with index.create(tmp_path / "i", model) as idx:
+        idx.add(make_items(COUNT), draw(COUNT))
+        assert idx.info()["kind"] == "flat"
+        idx.set_kind("ivf")
+        assert idx.info()["kind"] == "ivf"
+        idx.save()
+        assert (tmp_path / "i" / "index.faiss").exists()
+    with index.open(tmp_path / "i") as idx:
+        assert idx.info()["asked"] == "ivf"
+        idx.set_kind("flat")
+        idx.save()
+        assert not (tmp_path / "i" / "index.faiss").exists()
+
+
+def test_it_is_learnt_anew_when_most_is_new_or_gone(model: TrainedModel, tmp_path: Path) -> None:
+    items, vectors = make_items(2500), draw(2500)
+    with index.create(tmp_path / "i", model, kind="ivf") as idx:
+        idx.add(items[:1100], vectors[:1100])
+        idx.search(vectors[:1], 1)
+        first = idx._structure
+        idx.add(items[1100:1300], vectors[1100:1300])
+        idx.search(vectors[:1], 1)
+        assert idx._structure is first
+        idx.add(items[1300:], vectors[1300:])
+        assert idx.search(vectors[2400:2401], 1)[0][0].item == items[2400]
+        assert idx._structure.trained_on == 2500
+        idx.delete([item.id for item in items[:1000]])
+        assert idx.search(vectors[2400:2401], 1)[0][0].item == items[2400]
+        assert len(idx._structure) == 1500
+
+
+def test_what_other_libraries_do_to_faiss_does_not_matter() -> None:
+    """pytorch-metric-learning, for one, imports this, and it changes FAISS for everybody."""
+    import faiss
+    import faiss.contrib.torch_utils
+
+    assert hasattr(faiss.IndexFlat, "search_numpy")
+    vectors = draw(50, dim=8)
+    mask = np.arange(50) % 2 == 0
+    _, places = Structure.build("flat", vectors).search(vectors[:4], 3, mask)
+    assert places[0, 0] == 0
+    assert (places % 2 == 0).all()

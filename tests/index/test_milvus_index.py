@@ -1,0 +1,201 @@
+"""Milvus gives the same as FAISS: neighbours, distances, filters, counts; in a file and at an address."""
+
+import multiprocessing
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from index_material import draw, make_items, meets
+
+from lookalike import index
+from lookalike.index import milvus_index
+from lookalike.index.filters import parse
+from lookalike.inference.model import TrainedModel
+
+try:
+    import milvus_lite  # noqa: F401
+    import pymilvus  # noqa: F401
+except ImportError:
+    warnings.warn("MILVUS IS NOT TESTED: pip install 'pymilvus[milvus_lite]'", stacklevel=1)
+    pytest.skip("NOT TESTED: Milvus is not installed, pip install 'pymilvus[milvus_lite]'", allow_module_level=True)
+
+COUNT = 120
+FILTERS = [
+    None,
+    "label='label 3'",
+    "label in ('label 1', 'label 2'), year>=2010",
+    "label!='label 1', id>=i00050",
+    "year=2004",
+    "year='2004'",
+    "year!=2004",
+    "year not in (2004, '2005')",
+    "year<2010.5",
+    "year<'2010'",
+    "wild=true",
+    "wild=1",
+    "wild!=false",
+    "wild>0.5",
+    "name=n1",
+    "name>n2",
+    "name!=n1",
+    "path>=/pictures/3/, path</pictures/5",
+    "nothing=1",
+    "nothing!=1",
+    'label="a \\"quoted\\" \\\\ one"',
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An address that speaks Milvus."""
+    from milvus_lite.server_manager import server_manager_instance
+
+    file = str(tmp_path_factory.mktemp("server") / "served.db")
+    yield server_manager_instance.start_and_get_uri(file)
+    server_manager_instance.release_server(file)
+
+
+@pytest.fixture(scope="module")
+def three(model: TrainedModel, server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[index.Index]]:
+    folder = tmp_path_factory.mktemp("three")
+    stores = {"faiss": "faiss", "file": str(folder / "file" / "items.db"), "address": server}
+    made = [index.create(folder / name, model, store) for name, store in stores.items()]
+    items, vectors = make_items(COUNT), draw(COUNT)
+    items[7] = items[7]._replace(label='a "quoted" \\ one')
+    vectors[50:90] = vectors[50]  # more equal ones than are asked for at first
+    for idx in made:
+        assert idx.add(items[::-1], vectors[::-1]) == COUNT
+    yield made
+    for idx in made:
+        idx.close()
+
+
+def test_the_same_neighbours_under_every_filter(three: list[index.Index]) -> None:
+    faiss, *others = three
+    queries = draw(3, seed=1)
+    queries[0] = faiss.vectors(["i00050"])[0]
+    everything = faiss.items()
+    assert len(everything) == COUNT
+    for where in FILTERS:
+        good = [item for item in everything if all(meets(item, each) for each in parse(where))]
+        right = faiss.search(queries, 15, where)
+        assert {len(hits) for hits in right} == {min(15, len(good))}
+        assert faiss.count(where) == len(good)
+        for idx in others:
+            assert idx.search(queries, 15, where) == right, where
+            assert idx.count(where) == len(good), where
+    assert [hit.item.id for hit in others[0].search(queries[:1], 3)[0]] == ["i00050", "i00051", "i00052"]
+
+
+def test_the_same_everything_else(three: list[index.Index]) -> None:
+    faiss, *others = three
+    for idx in others:
+        assert idx.labels() == faiss.labels()
+        assert idx.items() == faiss.items()
+        assert idx.items("wild=true", after="i00020", limit=7) == faiss.items("wild=true", after="i00020", limit=7)
+        assert idx.get(["i00003", "none"]) == faiss.get(["i00003", "none"])
+        np.testing.assert_array_equal(idx.vectors(["i00009", "i00002"]), faiss.vectors(["i00009", "i00002"]))
+        with pytest.raises(KeyError):
+            idx.vectors(["none"])
+        assert idx.info()["backend"] == "milvus"
+        assert idx.info()["count"] == COUNT
+        assert idx.search(draw(1), 500)[0] == faiss.search(draw(1), 500)[0]
+
+
+@pytest.mark.parametrize("which", ["model", "euclidean_model"])
+def test_changes(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    model: TrainedModel = request.getfixturevalue(which)
+    items, vectors = make_items(20), draw(20)
+    both = [index.create(tmp_path / "f", model), index.create(tmp_path / "m", model, str(tmp_path / "m.db"))]
+    for idx in both:
+        assert idx.add(items, vectors) == 20
+        moved = items[3]._replace(label="new", metadata={"seen": 1})
+        assert idx.add([moved, items[4]], np.stack([-vectors[3], vectors[4]])) == 0
+        assert idx.get(["i00003"]) == [moved]
+        assert idx.delete(["i00005", "none"]) == 1
+        assert idx.count() == 19
+        assert idx.search(-vectors[3:4], 1)[0][0] == index.Hit(moved, 0.0)
+    assert both[0].search(draw(4, seed=2), 30) == both[1].search(draw(4, seed=2), 30)
+    both[1].close()
+    with index.open(tmp_path / "m") as again:
+        assert again.items() == both[0].items()
+    both[0].close()
+
+
+def test_a_folder_is_kept_up_to_date(model: TrainedModel, class_folders: Path, tmp_path: Path) -> None:
+    shutil.copytree(class_folders / "class0", tmp_path / "p" / "class 0")
+    with index.create(tmp_path / "m", model, str(tmp_path / "m.db")) as idx:
+        assert index.sync(idx, model, tmp_path / "p").added == 8
+        (tmp_path / "p" / "class 0" / "3.png").unlink()
+        os.utime(tmp_path / "p" / "class 0" / "4.png", (1, 1))
+        shutil.copy(class_folders / "class1" / "1.png", tmp_path / "p" / "class 0" / "1.png")
+        changes = index.sync(idx, model, tmp_path / "p")
+        assert (changes.added, changes.updated, changes.removed, changes.unchanged) == (0, 1, 1, 6)
+        assert index.sync(idx, model, tmp_path / "p").unchanged == 7
+        assert idx.labels() == {"class 0": 7}
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_how_much_an_approximate_search_finds_is_measured(
+    model: TrainedModel, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(milvus_index, "LISTS", 8)
+    monkeypatch.setitem(milvus_index.BUILDING, "ivf", {"nlist": 8})
+    with index.create(tmp_path / "m", model, str(tmp_path / "m.db"), kind=kind) as idx:
+        idx.add(make_items(300), draw(300))
+        idx.save()
+        assert 0.9 < idx.info()["recall@10"] <= 1
+        assert idx.info()["kind"] == kind
+        with pytest.raises(ValueError, match="stays as it was made"):
+            idx.set_kind("flat")
+    with index.open(tmp_path / "m") as idx:
+        assert idx.info()["recall@10"] > 0.9
+
+
+def test_what_cannot_be(model: TrainedModel, server: str, tmp_path: Path) -> None:
+    for store, why in (
+        ("birds", r"ends in \.db"),
+        ("http://", "must be like http://host:19530"),
+        ("http://me:secret@host:19530", "put no password"),
+    ):
+        with pytest.raises(ValueError, match=why) as caught:
+            index.create(tmp_path / "new", model, store)
+        assert "secret" not in str(caught.value)
+    index.create(tmp_path / "one", model, server, collection="birds").close()
+    with pytest.raises(FileExistsError, match="has a collection birds already"):
+        index.create(tmp_path / "two", model, server, collection="birds")
+    with pytest.raises(ValueError, match="a collection's name must be"):
+        index.create(tmp_path / "two", model, server, collection="no name!")
+    with pytest.raises(OSError, match=r"Milvus at http://127\.0\.0\.1:1"):
+        index.create(tmp_path / "two", model, "http://127.0.0.1:1")
+    assert not (tmp_path / "two").exists()
+    index.create(tmp_path / "file", model, str(tmp_path / "x.db")).close()
+    (tmp_path / "x.db").rename(tmp_path / "y.db")
+    with pytest.raises(index.BrokenIndex, match=r"x\.db, which is missing"):
+        index.open(tmp_path / "file")
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
+
+
+def test_a_file_is_for_one_process(model: TrainedModel, tmp_path: Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    told, tell = fork.Pipe()
+
+    def other() -> None:
+        try:
+            index.open(tmp_path / "m")
+            tell.send("opened")
+        except index.IndexInUse as error:
+            tell.send(str(error))
+        os._exit(0)  # what a fork has of the other's threads cannot be taken down
+
+    with index.create(tmp_path / "m", model, str(tmp_path / "m.db")) as idx, index.open(tmp_path / "m") as same:
+        process = fork.Process(target=other)
+        process.start()
+        assert "is open in another process" in told.recv()
+        process.join()
+        idx.add(make_items(3), draw(3))
+        assert same.count() == 3  # within one process it is shared

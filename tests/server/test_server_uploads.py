@@ -1,0 +1,257 @@
+"""What strangers send: forms, pictures, bombs; and what is left of a picture when it is sent back."""
+
+import io
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+from server_pictures import encoded, noise
+
+from lookalike import index
+from lookalike.data.reading import FORMATS
+from lookalike.inference.model import TrainedModel
+from lookalike.server import Limits, create_app
+from lookalike.server.errors import ApiError
+from lookalike.server.pictures import Crop, as_jpeg, open_picture
+
+
+def told(answer: Any) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+def embed(client: TestClient, data: bytes, name: str = "x.jpg") -> Any:
+    return client.post("/embed", files={"picture": (name, data)})
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG that is small as a file and as large as it says."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = zlib.compressobj(9)
+    data = b"".join(rows.compress(bytes(1 + width)) for _ in range(height)) + rows.flush()
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "AVIF"])
+def test_every_format_by_its_content(shared: TestClient, kind: str, served_model: TrainedModel) -> None:
+    data = encoded(noise(40, 30), kind)
+    answer = embed(shared, data, "actually.exe")
+    assert answer.status_code == 200, answer.text
+    expected = served_model.embed(Image.open(io.BytesIO(data)).convert("RGB"))[0]
+    np.testing.assert_allclose(answer.json()["vector"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"hello",
+        b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n",
+        b"GIF89a",
+        b"%PDF-1.4",
+        b"\x00\x00\x01\x00\x01\x00" + bytes(40),  # an icon: a picture, but not of the kinds that are read
+    ],
+)
+def test_what_is_no_picture_whatever_its_name(shared: TestClient, data: bytes) -> None:
+    assert told(embed(shared, data, "photo.jpg")) == (415, "not_a_picture")
+
+
+def test_half_a_picture(shared: TestClient, upload: bytes) -> None:
+    assert told(embed(shared, upload[: len(upload) // 2])) == (415, "not_a_picture")
+    jpeg = encoded(noise(200, 200), "JPEG")
+    assert told(embed(shared, jpeg[: len(jpeg) // 2])) == (415, "not_a_picture")
+
+
+def test_pixels_are_counted_before_they_are_decoded(shared: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda *_: pytest.fail("it was decoded"))
+    for width, height in ((1001, 1000), (20_000, 20_000), (60_000, 60_000)):  # the last two are bombs to Pillow, too
+        head = bomb(width, 1).replace(struct.pack(">II", width, 1), struct.pack(">II", width, height), 1)
+        crc = zlib.crc32(head[12:29])
+        data = head[:29] + struct.pack(">I", crc) + head[33:]
+        assert told(embed(shared, data)) == (413, "too_many_pixels")
+
+
+def test_a_real_bomb_and_the_largest_that_is_allowed(shared: TestClient) -> None:
+    small_file = bomb(10_000, 6_000)
+    assert len(small_file) < 100_000
+    assert told(embed(shared, small_file)) == (413, "too_many_pixels")
+    assert embed(shared, bomb(1000, 1000)).status_code == 200
+
+
+def test_a_jpeg_of_many_scans(shared: TestClient) -> None:
+    jpeg = encoded(noise(64, 64), "JPEG", progressive=True)
+    assert embed(shared, jpeg).status_code == 200
+    place = jpeg.rindex(b"\xff\xda")
+    scan = jpeg[place : jpeg.rindex(b"\xff\xd9")]
+    assert told(embed(shared, jpeg[:place] + 300 * scan + b"\xff\xd9")) == (415, "not_a_picture")
+
+
+def test_a_comment_that_unpacks_to_much(shared: TestClient) -> None:
+    text = PngInfo()
+    text.add_text("comment", "a" * 8_000_000, zip=True)
+    data = encoded(noise(40, 30), pnginfo=text)
+    assert len(data) < 200_000
+    assert embed(shared, data).status_code in (200, 415)
+
+
+@pytest.fixture
+def narrow(shared_index: index.Index, served_model: TrainedModel) -> TestClient:
+    limits = Limits(upload_bytes=10_000, upload_seconds=0.3)
+    return TestClient(create_app(shared_index, served_model, limits=limits), base_url="http://127.0.0.1")
+
+
+def test_bytes_are_counted_as_they_come(narrow: TestClient, upload: bytes) -> None:
+    assert embed(narrow, upload).status_code == 200
+    assert told(embed(narrow, upload + bytes(10_000))) == (413, "too_large")
+    sent = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal sent
+        yield b'--x\r\nContent-Disposition: form-data; name="picture"; filename="a"\r\n\r\n'
+        while True:
+            sent += 1000
+            yield bytes(1000)
+            assert sent < 100_000, "nobody stopped it"
+
+    kind = {"Content-Type": "multipart/form-data; boundary=x"}
+    limited = (chunk for chunk, _ in zip(endless(), range(50), strict=False))
+    assert told(narrow.post("/embed", content=limited, headers=kind)) == (413, "too_large")
+    lying = {**kind, "Content-Length": "10"}
+    limited = (chunk for chunk, _ in zip(endless(), range(50), strict=False))
+    assert told(narrow.post("/embed", content=limited, headers=lying)) == (413, "too_large")
+    early = {**kind, "Content-Length": "99999999999999999999999"}
+    assert told(narrow.post("/embed", content=b"x", headers=early)) == (413, "too_large")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"k": "0"}, "k must be a whole number from 1 to 200"),
+        ({"k": "201"}, "k must be"),
+        ({"k": "ten"}, "k must be"),
+        ({"k": "1e1"}, "k must be"),
+        ({"k": "9" * 5000}, "k must be"),
+        ({"k": "²"}, "k must be"),
+        ({"crop": "1,2"}, "crop must be left,top,width,height"),
+        ({"crop": "0,0,2,2"}, "inside of the picture"),
+        ({"crop": "nan,0,1,1"}, "inside of the picture"),
+        ({"crop": "0,0,inf,1"}, "inside of the picture"),
+        ({"crop": "0,0,0,1"}, "inside of the picture"),
+        ({"crop": "-0.5,0,1,1"}, "inside of the picture"),
+        ({"rerank": "magic"}, "rerank must be one of none, expansion, augmentation, reciprocal"),
+        ({"where": "label"}, "where: the filter cannot be read"),
+        ({"where": "label=\x00"}, "where: "),
+        ({"id": "abc"}, "either a picture or the id"),
+        ({"surprise": "abc"}, "there is no such field"),
+    ],
+)
+def test_fields_of_a_search(shared: TestClient, upload: bytes, fields: dict[str, str], message: str) -> None:
+    answer = shared.post("/search", files={"picture": upload}, data=fields)
+    assert told(answer) == (422, "invalid")
+    assert message in answer.json()["error"]["message"]
+
+
+def test_forms_that_are_none(shared: TestClient, upload: bytes) -> None:
+    files: Any = {"id": (None, "no such thing")}
+    assert told(shared.post("/search", files=files)) == (422, "invalid")
+    assert told(shared.post("/search", files={"id": (None, "unknown")})) == (404, "not_found")
+    assert told(shared.post("/search", files={"k": (None, "3")})) == (422, "invalid")
+    assert told(shared.post("/search", files={"picture": (None, "text")})) == (422, "invalid")
+    assert told(shared.post("/search", files={"id": ("name", "a file")})) == (422, "invalid")
+    assert told(shared.post("/search", files=[("picture", upload), ("picture", upload)])) == (400, "bad_request")
+    twice: Any = [("k", (None, "1")), ("k", (None, "2"))]
+    assert told(shared.post("/search", files=[("picture", upload), *twice])) == (422, "invalid")
+    assert told(shared.post("/search", data={"id": "a"})) == (415, "not_a_form")
+    assert told(shared.post("/search", json={"id": "a"})) == (415, "not_a_form")
+    for kind in ("multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; boundary=" + "x" * 500):
+        assert told(shared.post("/search", content=b"--x", headers={"Content-Type": kind}))[0] in (400, 422)
+    assert told(shared.post("/search", files={"picture": upload}, data={"where": "a" * 20_000})) == (400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"metadata": "[1]"},
+        {"metadata": "{"},
+        {"metadata": '{"a": NaN}'},
+        {"metadata": '{"a": 1e999}'},
+        {"metadata": '{"a": 123456789012345678901234567890}'},
+        {"metadata": '{"a": "\\ud800"}'},
+        {"metadata": '{"path": 1}'},
+        {"metadata": '{"not a name": 1}'},
+        {"metadata": '{"a":' + 3000 * "[" + 3000 * "]" + "}"},
+        {"label": "a\x00b"},
+        {"label": "a" * 5000},
+    ],
+)
+def test_labels_and_metadata_that_cannot_be_kept(shared: TestClient, upload: bytes, fields: dict[str, str]) -> None:
+    answer = shared.post("/items", files={"picture": upload}, data=fields)
+    assert told(answer) == (422, "invalid")
+    assert "item 0" not in answer.text
+    assert shared.get("/healthz").json()["items"] == 64
+
+
+def secret_jpeg() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise
+    exif[0x010E] = "SECRET-exif"
+    exif.get_ifd(0x8825)[1] = "N"
+    exif.get_ifd(0x8825)[2] = (52.0, 31.0, 12.0)
+    pixels = Image.new("RGB", (60, 40), "red")
+    pixels.paste("blue", (0, 0, 60, 10))  # along the top, which becomes the right side
+    return encoded(
+        pixels, "JPEG", exif=exif, comment=b"SECRET-comment", xmp=b"<x>SECRET-xmp</x>", icc_profile=b"SECRET-icc" * 20
+    )
+
+
+def test_only_the_pixels_come_back(client: TestClient, idx: index.Index) -> None:
+    data = secret_jpeg()
+    assert data.count(b"SECRET") >= 4
+    known = client.post("/items", files={"picture": data}).json()["id"]
+    kept = (idx.path / "uploads" / f"{known}.jpg").read_bytes()
+    for sent in (
+        kept,
+        client.get(f"/items/{known}/image").content,
+        client.get(f"/items/{known}/image?side=32").content,
+    ):
+        assert b"SECRET" not in sent
+        assert b"Exif" not in sent
+        image = Image.open(io.BytesIO(sent))
+        assert not dict(image.getexif())
+        assert image.width < image.height, "it was to be turned upright"
+        red, _, blue = image.convert("RGB").getpixel((image.width - 3, image.height // 2))
+        assert blue > 200 > red
+    text = PngInfo()
+    text.add_text("Comment", "SECRET-png")
+    png = encoded(noise(30, 30), pnginfo=text)
+    assert b"SECRET" in png
+    assert b"SECRET" not in as_jpeg(open_picture(png, pixels=1000))
+
+
+def test_crops() -> None:
+    picture = noise(40, 20)
+    assert np.array_equal(np.asarray(Crop.read("0.5,0,0.5,0.5").of(picture)), np.asarray(picture)[:10, 20:])
+    assert Crop.read("").of(picture) is picture
+    assert Crop.read("0.9999,0.9999,0.0001,0.0001").of(picture).size == (1, 1)
+    assert Crop(0, 0, 0.1, 0.5).side_for(64) == 640
+    with pytest.raises(ApiError, match="crop must be"):
+        Crop.read("a,b,c,d")
+
+
+def test_limits_that_make_no_sense() -> None:
+    with pytest.raises(ValueError, match="queue must be at least 1, got 0"):
+        Limits(queue=0)
+    with pytest.raises(ValueError, match="seconds must be finite and above 0, got 0"):
+        Limits(seconds=0)
+    with pytest.raises(ValueError, match="pixels must be at most"):
+        Limits(pixels=200_000_000)
