@@ -81,8 +81,8 @@ class TrainedModel:
     def explain(self, pictures: Any, batch_size: int | None = None) -> Explained | list[Explained]:
         """What the pooling looked at in a picture, as whatever ``embed`` takes; of several, a list.
 
-        The weights come in the size of the upright picture: see ``lookalike.inference.heatmap``. Raises ValueError where
-        the pooling does not weigh places, ``has_weights`` being False.
+        The weights come in the size of the upright picture: see ``lookalike.inference.heatmap``. Raises
+        ValueError where the pooling does not weigh places, ``has_weights`` being False.
         """
         if not self.has_weights:
             name = self.embedder.settings()["pooling"]["name"]
