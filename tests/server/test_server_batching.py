@@ -135,7 +135,7 @@ def test_a_full_queue_says_503_and_the_accepted_are_answered(
         running = [threads.submit(post, url)]
         assert held.entered.acquire(timeout=30)
         running += [threads.submit(post, url) for _ in range(2)]
-        while len(app.state.desk.batcher) < 2:
+        while len(app.state.context.batcher) < 2:
             time.sleep(0.005)
         for path in ("/embed", "/search", "/items", "/explain"):
             refused = post(url, path)

@@ -22,7 +22,7 @@ from lookalike.index.items import Hit, Item, file_id, file_item
 from lookalike.index.kinds import check_kind
 from lookalike.index.milvus_index import MilvusIndex
 from lookalike.index.reranking import search_reranked
-from lookalike.index.storage import About, BrokenIndex, IndexInUse, WrongModel, fingerprint_of, make_home
+from lookalike.index.storage import About, BrokenIndex, IndexInUse, WrongModel, fingerprint_of, make_folder
 
 __all__ = [
     "BrokenIndex",
@@ -88,7 +88,7 @@ def create(
         return about
 
     try:
-        make_home(path, run, fill)
+        make_folder(path, run, fill)
     except BaseException:
         for uri in made:
             milvus_index.drop_collection(uri, about.collection)

@@ -26,7 +26,7 @@ MOST = 10_000  # neighbours of one search
 AT_ONCE = 64  # queries searched together
 
 
-class Kept(NamedTuple):
+class FileRecord(NamedTuple):
     """What was noted about a file when it was indexed: the stamp is the folder's affair (``folder.py``)."""
 
     path: str
@@ -201,7 +201,7 @@ class Index(ABC):
     def close(self) -> None: ...
 
     @abstractmethod
-    def files_below(self, folder: str) -> dict[str, Kept]:
+    def files_below(self, folder: str) -> dict[str, FileRecord]:
         """Id -> what was noted, of the items with a stamp whose path lies below the folder."""
 
     @abstractmethod

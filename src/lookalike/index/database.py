@@ -17,7 +17,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.index.base import Kept, limits_below
+from lookalike.index.base import FileRecord, limits_below
 from lookalike.index.filters import Condition, Value
 from lookalike.index.items import Item, Vectors, metadata_as_json
 from lookalike.index.storage import BrokenIndex, IndexInUse
@@ -211,13 +211,13 @@ class Database:
     def labels(self) -> dict[str, int]:
         return dict(self.connection.execute("SELECT label, count(*) FROM items GROUP BY label"))
 
-    def files_below(self, folder: str) -> dict[str, Kept]:
+    def files_below(self, folder: str) -> dict[str, FileRecord]:
         """Id -> what was noted, of the items with a stamp."""
         rows = self.connection.execute(
             "SELECT id, path, label, metadata, stamp FROM items WHERE path >= ? AND path < ? AND stamp != ''",
             limits_below(folder),
         )
-        return {each: Kept(path, label, json.loads(more), stamp) for each, path, label, more, stamp in rows}
+        return {each: FileRecord(path, label, json.loads(more), stamp) for each, path, label, more, stamp in rows}
 
     def _in(self, query: str, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(values), AT_ONCE):

@@ -17,7 +17,7 @@ SAFETY = 4.0  # times the largest error that was seen
 LEAST_ERROR = 1e-6
 
 
-class Settled(NamedTuple):
+class Rescored(NamedTuple):
     """Places among the candidates, best first, and their distances."""
 
     places: list[int]
@@ -39,9 +39,9 @@ def squared(values: NDArray[np.float64], distance: str) -> NDArray[np.float64]:
     return np.square(values) if distance == "l2" else 2 * values
 
 
-def settle(
+def rescore(
     query: Vectors, ids: Sequence[str], vectors: Vectors, reported: NDArray[np.float32], k: int, distance: str
-) -> Settled:
+) -> Rescored:
     """The k nearest of the candidates.
 
     ``reported`` (n,) are the squared distances that the structure found, of its nearest vectors. The k-th of ours must
@@ -55,4 +55,4 @@ def settle(
         as_reported = squared(exact, distance)
         error = SAFETY * max(float(np.abs(as_reported - reported).max()), LEAST_ERROR * float(as_reported.max()), 1e-12)
         complete = bool(as_reported[order[-1]] + error < reported.max())
-    return Settled(order, [float(exact[i]) for i in order], complete)
+    return Rescored(order, [float(exact[i]) for i in order], complete)

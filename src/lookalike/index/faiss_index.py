@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lookalike.index import cache, database
-from lookalike.index.base import Index, Kept
+from lookalike.index.base import FileRecord, Index
 from lookalike.index.cache import Cached, read_cache, write_cache
 from lookalike.index.database import Database, State
-from lookalike.index.exact_rescoring import Settled, settle
+from lookalike.index.exact_rescoring import Rescored, rescore
 from lookalike.index.filters import Condition
 from lookalike.index.items import Hit, Item, Vectors
 from lookalike.index.kinds import Structure, chosen_kind, normalised
@@ -56,7 +56,7 @@ class FaissIndex(Index):
         with self._guard:
             self._forget()
 
-    def files_below(self, folder: str) -> dict[str, Kept]:
+    def files_below(self, folder: str) -> dict[str, FileRecord]:
         with self._guard, self._database.reading():
             return self._database.files_below(folder)
 
@@ -132,13 +132,13 @@ class FaissIndex(Index):
             for row, query in enumerate(left):
                 there = places[row] >= 0
                 rows = [where_is[int(self._numbers[place])] for place in places[row][there]]
-                settled = self._settle(queries[query], rows, ids, vectors, near[row][there], k)
-                if (not exact and len(settled.places) < k) or (exact and not settled.complete and asked < matching):
+                rescored = self._rescore(queries[query], rows, ids, vectors, near[row][there], k)
+                if (not exact and len(rescored.places) < k) or (exact and not rescored.complete and asked < matching):
                     again.append(query)
                 numbers = [int(self._numbers[place]) for place in places[row][there]]
                 found[query] = [
                     (numbers[place], distance)
-                    for place, distance in zip(settled.places, settled.distances, strict=True)
+                    for place, distance in zip(rescored.places, rescored.distances, strict=True)
                 ]
             left, asked, exact = again, min(4 * asked, matching), True
         return found
@@ -149,10 +149,10 @@ class FaissIndex(Index):
         rows, vectors = self._database.vectors_of(numbers)
         return list(rows.values()), vectors, {number: row for row, number in enumerate(rows)}
 
-    def _settle(
+    def _rescore(
         self, query: Vectors, rows: list[int], ids: Sequence[str], vectors: Vectors, near: NDArray[np.float32], k: int
-    ) -> Settled:
-        return settle(query, [ids[row] for row in rows], vectors[rows], near, k, self.distance)
+    ) -> Rescored:
+        return rescore(query, [ids[row] for row in rows], vectors[rows], near, k, self.distance)
 
     def _mask(self, where: tuple[Condition, ...]) -> NDArray[np.bool_] | None:
         """The places that count; None: all."""

@@ -17,7 +17,7 @@ from lookalike.data.files import counted, raise_problems
 from lookalike.data.folder import SPLIT_NAMES, list_pictures
 from lookalike.data.names import as_text
 from lookalike.data.pictures import BrokenData, Problem, UnreadablePicture
-from lookalike.index.base import Index, Kept
+from lookalike.index.base import FileRecord, Index
 from lookalike.index.items import Item, check_items, file_item
 
 BATCH = 64  # pictures committed together
@@ -132,7 +132,7 @@ def _listed(root: Path, metadata: dict[str, dict[str, Any]], changes: Changes) -
     return found
 
 
-def _as_known(found: Found, before: Kept | None) -> Found:
+def _as_known(found: Found, before: FileRecord | None) -> Found:
     if before is None:
         return found
     named = before.stamp.endswith(NAMED)
@@ -154,7 +154,7 @@ class _Work:
     def __init__(self, idx: Index, model: Any, strict: bool, changes: Changes, progress: Callable[[int], None]) -> None:
         self.idx, self.model, self.strict, self.changes, self.progress = idx, model, strict, changes, progress
 
-    def do(self, found: list[Found], known: dict[str, Kept]) -> None:
+    def do(self, found: list[Found], known: dict[str, FileRecord]) -> None:
         """One batch: those that need it are embedded, and what came of it is committed."""
         again: dict[str, str] = {}  # id -> stamp, of those whose time alone has changed
         as_before: list[tuple[Item, str]] = []  # the same pictures under a new label or with new metadata
@@ -183,7 +183,7 @@ class _Work:
         self._embed(fresh, known)
         self.progress(len(found))
 
-    def _embed(self, fresh: list[tuple[Found, str]], known: dict[str, Kept]) -> None:
+    def _embed(self, fresh: list[tuple[Found, str]], known: dict[str, FileRecord]) -> None:
         while fresh:
             try:
                 vectors = self.model.embed([each.file for each, _ in fresh])
@@ -200,7 +200,7 @@ class _Work:
             self.changes.updated += len(items) - new
             return
 
-    def _unreadable(self, found: Found, reason: str, before: Kept | None) -> None:
+    def _unreadable(self, found: Found, reason: str, before: FileRecord | None) -> None:
         problem = Problem(str(found.file), reason)
         if self.strict:
             raise BrokenData(f"a picture cannot be used: {problem}")
@@ -209,7 +209,7 @@ class _Work:
             self.changes.removed += self.idx.delete([found.item.id])
 
 
-def _compare(found: Found, before: Kept | None) -> tuple[str, bool]:
+def _compare(found: Found, before: FileRecord | None) -> tuple[str, bool]:
     """The stamp of a file, "size:time:digest of its content", and whether the content is that of before.
 
     A NAMED at its end: the label is from a table.

@@ -1,4 +1,4 @@
-"""Filters and metadata for Milvus, so that they mean there what ``where.py`` says.
+"""Filters and metadata for Milvus, so that they mean there what ``filters.py`` says.
 
 How Milvus compares JSON of different types, and what it makes of a key that is missing, depends on its version. So the
 metadata are kept twice: as they are, and sorted by type, {"n:year": 2020, "t:name": "wren", "b:wild": "true"}. Filters

@@ -1,7 +1,7 @@
 """An index in Milvus: embedded in this process (a path ``x.db``) or a server or cluster (an address), by the same code.
 
 Every item is one row of a collection. A search asks for more than k candidates with their vectors and measures them
-again (``settle.py``), so that neighbours and distances are those of the FAISS index.
+again (``exact_rescoring.py``), so that neighbours and distances are those of the FAISS index.
 
 Milvus in this process belongs to one process at a time. A server takes any number, on any number of machines; each
 needs only a copy of the folder of the index.
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from lookalike.index.base import Index, Kept, limits_below
-from lookalike.index.exact_rescoring import distances, settle
+from lookalike.index.base import FileRecord, Index, limits_below
+from lookalike.index.exact_rescoring import distances, rescore
 from lookalike.index.filters import Condition
 from lookalike.index.items import LONGEST, Hit, Item, Vectors
 from lookalike.index.kinds import NEIGHBOURS, SAMPLE, TARGET
@@ -112,11 +112,11 @@ class MilvusIndex(Index):
             if kind_of(self.about) != "flat":
                 self._tune()
 
-    def files_below(self, folder: str) -> dict[str, Kept]:
+    def files_below(self, folder: str) -> dict[str, FileRecord]:
         first, last = limits_below(folder)
         expression = f'path >= {as_literal(first)} and path < {as_literal(last)} and stamp != ""'
         found = self._rows(expression, [*COLUMNS, "stamp"])
-        return {row["id"]: Kept(row["path"], row["label"], row["metadata"], row["stamp"]) for row in found}
+        return {row["id"]: FileRecord(row["path"], row["label"], row["metadata"], row["stamp"]) for row in found}
 
     def restamp(self, stamps: dict[str, str]) -> None:
         ids = list(stamps)
@@ -210,25 +210,25 @@ class MilvusIndex(Index):
         while left:
             again = []
             for query, rows in zip(left, self._candidates(queries[left], asked, expression), strict=True):
-                found[query], complete = self._settled(queries[query], rows, k)
+                found[query], complete = self._rescore(queries[query], rows, k)
                 if exact and not complete and asked == len(rows) and asked < MOST:
                     again.append(query)
             left, asked = again, min(4 * asked, MOST)
         return found
 
-    def _settled(self, query: Vectors, rows: list[dict[str, Any]], k: int) -> tuple[list[Hit], bool]:
+    def _rescore(self, query: Vectors, rows: list[dict[str, Any]], k: int) -> tuple[list[Hit], bool]:
         if not rows:
             return [], True
         entities = [row["entity"] for row in rows]
         reported = np.array([row["distance"] for row in rows], np.float32)
         reported = 2 - 2 * reported if self.distance == "cosine" else reported
         vectors = np.array([entity["vector"] for entity in entities], np.float32)
-        settled = settle(query, [row["id"] for row in rows], vectors, reported, k, self.distance)
+        rescored = rescore(query, [row["id"] for row in rows], vectors, reported, k, self.distance)
         hits = [
             Hit(_item({**entities[place], "id": rows[place]["id"]}), distance)
-            for place, distance in zip(settled.places, settled.distances, strict=True)
+            for place, distance in zip(rescored.places, rescored.distances, strict=True)
         ]
-        return hits, settled.complete
+        return hits, rescored.complete
 
     def _candidates(
         self, queries: Vectors, k: int, expression: str, effort: int | None = None

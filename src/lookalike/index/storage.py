@@ -72,7 +72,7 @@ class About:
         if not path.exists():
             raise FileNotFoundError(f"there is no index {path}: lookalike index RUN FOLDER --out {path} makes one")
         if not (path / ABOUT).is_file():
-            home = _home_of(path)
+            home = _index_of_store(path)
             instead = (
                 "an index is the folder that lookalike index makes"
                 if home is None
@@ -93,7 +93,7 @@ class About:
         return cls(**content)
 
 
-def _home_of(store: Path) -> Path | None:
+def _index_of_store(store: Path) -> Path | None:
     """The index whose items are kept in this file of Milvus, if it is around or beside it."""
     place = Path(os.path.abspath(store))  # noqa: PTH100 - without following links
     try:
@@ -139,7 +139,7 @@ def fingerprint_of(model: Any) -> str:
     return digest.hexdigest()
 
 
-def make_home(path: Path, model: Any, fill: Callable[[Path], About]) -> None:
+def make_folder(path: Path, model: Any, fill: Callable[[Path], About]) -> None:
     """The folder ``path`` with a copy of the model; ``fill`` puts the rest into the unfinished one."""
     require_writable(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):

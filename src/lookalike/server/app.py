@@ -8,14 +8,11 @@ from fastapi import FastAPI
 from lookalike import __version__
 from lookalike.index.base import Index
 from lookalike.inference.model import TrainedModel
-from lookalike.server import errors, static
-from lookalike.server import routes_info as about
-from lookalike.server import routes_items as entries
-from lookalike.server import routes_search as asking
-from lookalike.server.context import Desk
+from lookalike.server import errors, routes_info, routes_items, routes_search, static
+from lookalike.server.context import Context
 from lookalike.server.keys import Keys
 from lookalike.server.limits import Limits
-from lookalike.server.middleware import LOOPBACK_NAMES, Gate
+from lookalike.server.middleware import LOOPBACK_NAMES, GuardMiddleware
 
 DESCRIPTION = """Search a collection of pictures by what they look like. Errors are
 `{"error": {"code": "...", "message": "one line"}}`. Where keys are set, one goes into the header `X-API-Key`."""
@@ -35,12 +32,12 @@ def create_app(
     hosts: the names it goes by, without port; requests for others are refused. None: any, for servers with keys.
     The index stays the caller's, to be closed after the app has ended.
     """
-    desk = Desk(idx, model, keys or Keys(), limits or Limits())
+    context = Context(idx, model, keys or Keys(), limits or Limits())
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         yield
-        desk.close()
+        context.close()
 
     app = FastAPI(
         title="lookalike",
@@ -51,9 +48,14 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.desk = desk
+    app.state.context = context
     errors.install(app)
-    for router in (static.routes(), about.routes(desk), asking.routes(desk), entries.routes(desk)):
+    for router in (
+        static.routes(),
+        routes_info.routes(context),
+        routes_search.routes(context),
+        routes_items.routes(context),
+    ):
         app.include_router(router)
-    app.add_middleware(Gate, hosts=hosts, limits=desk.limits, metrics=desk.metrics)
+    app.add_middleware(GuardMiddleware, hosts=hosts, limits=context.limits, metrics=context.metrics)
     return app

@@ -17,7 +17,7 @@ from PIL import Image
 from lookalike._util.files import flush, replacing
 from lookalike.data.pictures import UnreadablePicture
 from lookalike.data.reading import read_picture
-from lookalike.index import filters as filters
+from lookalike.index import filters
 from lookalike.index.base import Index
 from lookalike.index.items import Hit, Item, check_items
 from lookalike.index.reranking import search_reranked

@@ -32,7 +32,7 @@ KEY_HEADER = "X-API-Key"
 INDEX_THREADS = 4
 
 
-class Desk:
+class Context:
     """Handlers run on the event loop and only wait; whatever takes time goes through here."""
 
     def __init__(self, idx: Index, model: TrainedModel, keys: Keys, limits: Limits) -> None:

@@ -66,7 +66,7 @@ def busy(message: str) -> ApiError:
     return ApiError(503, "busy", f"{message}: try again in a second", RETRY)
 
 
-async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+async def with_timeout(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     """The result of ``work``, or 504 after ``seconds``; what waits for the model then is taken out of the queue."""
     try:
         return await asyncio.wait_for(work, seconds)

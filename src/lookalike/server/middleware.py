@@ -38,7 +38,7 @@ ALWAYS = ("/healthz", "/metrics")  # answered also when everything else is too m
 HARMLESS = ("GET", "HEAD", "OPTIONS")
 
 
-class Gate:
+class GuardMiddleware:
     """hosts: the names the server goes by, without port; None for any."""
 
     def __init__(self, app: ASGIApp, *, hosts: Collection[str] | None, limits: Limits, metrics: Metrics) -> None:

@@ -8,25 +8,25 @@ import yaml
 from fastapi import APIRouter, Request, Response
 
 from lookalike.inference.model import TrainedModel
-from lookalike.server.context import Desk
-from lookalike.server.errors import responses, within
+from lookalike.server.context import Context
+from lookalike.server.errors import responses, with_timeout
 from lookalike.server.keys import Access
 from lookalike.server.metrics import CONTENT_TYPE
 from lookalike.server.schemas import Health, IndexCard, LabelCount, Labels, Map, ModelCard
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(context: Context) -> APIRouter:
     router = APIRouter(tags=["about"])
-    idx, seconds = desk.collection.idx, desk.limits.seconds
-    reading = [desk.requires(Access.READ)]
-    card = model_card(idx.path, idx.about.run, desk.model)
+    idx, seconds = context.collection.idx, context.limits.seconds
+    reading = [context.requires(Access.READ)]
+    card = model_card(idx.path, idx.about.run, context.model)
 
     @router.get("/healthz", responses=responses(504), summary="Alive?")
     async def healthz(request: Request) -> Health:
         """Needs no key; says less without one."""
-        if desk.access(request) is Access.NONE:
+        if context.access(request) is Access.NONE:
             return Health(items=None, model=None)
-        return Health(items=await within(seconds, desk.in_index(idx.count)), model=idx.fingerprint)
+        return Health(items=await with_timeout(seconds, context.in_index(idx.count)), model=idx.fingerprint)
 
     @router.get(
         "/metrics",
@@ -39,26 +39,26 @@ def routes(desk: Desk) -> APIRouter:
         summary="Metrics",
     )
     async def metrics() -> Response:
-        items = await within(seconds, desk.in_index(idx.count))
-        return Response(desk.metrics.text(items), headers={"Content-Type": CONTENT_TYPE})
+        items = await with_timeout(seconds, context.in_index(idx.count))
+        return Response(context.metrics.text(items), headers={"Content-Type": CONTENT_TYPE})
 
     @router.get("/model", dependencies=reading, responses=responses(401, 504), summary="The model's card")
     async def model() -> ModelCard:
-        info = await within(seconds, desk.in_index(idx.info))
+        info = await with_timeout(seconds, context.in_index(idx.info))
         index = IndexCard(kind=str(info["kind"]), count=int(info["count"]), backend=str(info["backend"]))
-        return ModelCard(**card, fingerprint=idx.fingerprint, has_weights=desk.model.has_weights, index=index)
+        return ModelCard(**card, fingerprint=idx.fingerprint, has_weights=context.model.has_weights, index=index)
 
     @router.get("/labels", dependencies=reading, responses=responses(401, 504), summary="Labels")
     async def labels() -> Labels:
         """All labels with the number of their items, most first."""
-        found = await within(seconds, desk.in_index(idx.labels))
+        found = await with_timeout(seconds, context.in_index(idx.labels))
         ordered = sorted(found.items(), key=lambda each: (-each[1], each[0]))
         return Labels(labels=[LabelCount(label=label, count=count) for label, count in ordered])
 
     @router.get("/map", dependencies=reading, responses=responses(401, 504), summary="A map of the collection")
     async def map_() -> Map:
         """Items as points in the unit square, near each other if they look alike; at most 2,000 of them."""
-        return await within(seconds, desk.in_index(desk.collection.map))
+        return await with_timeout(seconds, context.in_index(context.collection.map))
 
     return router
 

@@ -7,13 +7,13 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from lookalike.index.items import ID
 from lookalike.server.collection import check_entry, check_where
-from lookalike.server.context import Desk
-from lookalike.server.errors import invalid, responses, within
+from lookalike.server.context import Context
+from lookalike.server.errors import invalid, responses, with_timeout
 from lookalike.server.keys import Access
 from lookalike.server.limits import LARGEST_SIDE, MOST_ITEMS
 from lookalike.server.pictures import as_jpeg
 from lookalike.server.schemas import Added, Deleted, Items, OneItem
-from lookalike.server.uploads import described, read_form
+from lookalike.server.uploads import form_openapi, read_form
 
 Id = Annotated[str, Path(pattern=f"^{ID.pattern}$", description="of an item")]
 LONGEST_INTEGER = 2**63
@@ -23,10 +23,10 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 
 
-def routes(desk: Desk) -> APIRouter:
+def routes(context: Context) -> APIRouter:
     router = APIRouter(tags=["collection"])
-    collection, seconds = desk.collection, desk.limits.seconds
-    reading, writing = [desk.requires(Access.READ)], [desk.requires(Access.WRITE)]
+    collection, seconds = context.collection, context.limits.seconds
+    reading, writing = [context.requires(Access.READ)], [context.requires(Access.WRITE)]
 
     @router.get("/items", dependencies=reading, responses=responses(401, 504), summary="List")
     async def listing(
@@ -35,13 +35,15 @@ def routes(desk: Desk) -> APIRouter:
         where: Annotated[str | None, Query(description="a filter: label=robin, year>=2020")] = None,
     ) -> Items:
         """In the order of their ids, page by page."""
-        found = await within(seconds, desk.in_index(collection.items, check_where(where), after or None, limit + 1))
+        found = await with_timeout(
+            seconds, context.in_index(collection.items, check_where(where), after or None, limit + 1)
+        )
         page = found[:limit]
         return Items(items=[OneItem.of(item) for item in page], next=page[-1].id if len(found) > limit else None)
 
     @router.get("/items/{id}", dependencies=reading, responses=responses(401, 404, 504), summary="One")
     async def one(id: Id) -> OneItem:  # noqa: A002 - what the path calls it
-        return OneItem.of(await within(seconds, desk.in_index(collection.get, id)))
+        return OneItem.of(await with_timeout(seconds, context.in_index(collection.get, id)))
 
     @router.get(
         "/items/{id}/image",
@@ -65,45 +67,45 @@ def routes(desk: Desk) -> APIRouter:
         """As JPEG, upright, without whatever else its file holds. Only what is indexed is sent."""
 
         async def work() -> Response:
-            item = await desk.in_index(collection.get, id)
+            item = await context.in_index(collection.get, id)
             headers = {
-                "ETag": f'"{await desk.on_pictures(collection.stamp, item)}-{side}"',
+                "ETag": f'"{await context.on_pictures(collection.stamp, item)}-{side}"',
                 "Cache-Control": "private, no-cache",
             }
             if headers["ETag"] in request.headers.get("if-none-match", ""):
                 return Response(status_code=304, headers=headers)
-            content = await desk.on_pictures(lambda: as_jpeg(collection.picture(item, at_least=side), side=side))
+            content = await context.on_pictures(lambda: as_jpeg(collection.picture(item, at_least=side), side=side))
             return Response(content, media_type="image/jpeg", headers=headers)
 
-        return await within(seconds, work())
+        return await with_timeout(seconds, work())
 
     @router.post(
         "/items",
         dependencies=writing,
         responses=responses(401, 408, 413, 415, 504),
-        openapi_extra=described(FIELDS, required=["picture"]),
+        openapi_extra=form_openapi(FIELDS, required=["picture"]),
         summary="Add",
     )
     async def add(request: Request) -> Added:
         """Keep a picture. When the answer comes it is on the disk. What is indexed as a file already stays as it is."""
-        form = await read_form(request, desk.limits, FIELDS)
+        form = await read_form(request, context.limits, FIELDS)
         data, label = form.required_picture(), form.texts.get("label", "")
         metadata = _metadata(form.texts.get("metadata"))
         check_entry(label, metadata)
 
         async def prepare() -> tuple[bytes, Any]:
-            picture = await desk.uploaded(data)
-            vector = await desk.embed(picture)
-            return await desk.on_pictures(as_jpeg, picture, side=LARGEST_SIDE), vector
+            picture = await context.uploaded(data)
+            vector = await context.embed(picture)
+            return await context.on_pictures(as_jpeg, picture, side=LARGEST_SIDE), vector
 
-        jpeg, vector = await within(seconds, prepare())
-        known, created = await desk.in_index(collection.add, data, jpeg, vector, label, metadata)
+        jpeg, vector = await with_timeout(seconds, prepare())
+        known, created = await context.in_index(collection.add, data, jpeg, vector, label, metadata)
         return Added(id=known, created=created)
 
     @router.delete("/items/{id}", dependencies=writing, responses=responses(401, 404), summary="Delete")
     async def delete(id: Id) -> Deleted:  # noqa: A002
         """Take an item out of the index. Its file stays where it is, unless it was uploaded."""
-        await desk.in_index(collection.delete, id)
+        await context.in_index(collection.delete, id)
         return Deleted()
 
     return router

@@ -10,13 +10,13 @@ from lookalike.index.items import ID
 from lookalike.index.reranking import METHODS
 from lookalike.inference.heatmap import Box, Explained, spread
 from lookalike.server.collection import check_where
-from lookalike.server.context import Desk
-from lookalike.server.errors import ApiError, invalid, responses, within
+from lookalike.server.context import Context
+from lookalike.server.errors import ApiError, invalid, responses, with_timeout
 from lookalike.server.keys import Access
 from lookalike.server.limits import MOST_HITS
 from lookalike.server.pictures import Crop
 from lookalike.server.schemas import Embedding, Hits, OneHit, Weights
-from lookalike.server.uploads import Form, described, read_form
+from lookalike.server.uploads import Form, form_openapi, read_form
 
 USUAL_HITS = 12
 CELLS = 56  # along the longer side of a picture: finer than any grid of weights is smooth
@@ -38,73 +38,73 @@ SEARCH_FIELDS: dict[str, dict[str, Any]] = {
 WRONG_PICTURE = (401, 408, 413, 415, 504)
 
 
-def routes(desk: Desk) -> APIRouter:
-    router = APIRouter(tags=["model"], dependencies=[desk.requires(Access.READ)])
-    seconds = desk.limits.seconds
+def routes(context: Context) -> APIRouter:
+    router = APIRouter(tags=["model"], dependencies=[context.requires(Access.READ)])
+    seconds = context.limits.seconds
 
     @router.post(
         "/search",
         responses=responses(*WRONG_PICTURE, 404, 410),
-        openapi_extra=described(SEARCH_FIELDS),
+        openapi_extra=form_openapi(SEARCH_FIELDS),
         summary="Search",
     )
     async def search(request: Request) -> Hits:
         """The items nearest to a picture, or to an item, which then is not among them."""
-        form = await read_form(request, desk.limits, SEARCH_FIELDS)
+        form = await read_form(request, context.limits, SEARCH_FIELDS)
         started = time.perf_counter()
-        hits = await within(seconds, _search(desk, form))
+        hits = await with_timeout(seconds, _search(context, form))
         return Hits(hits=hits, took_ms=round(1000 * (time.perf_counter() - started), 2))
 
     @router.post(
         "/embed",
         responses=responses(*WRONG_PICTURE),
-        openapi_extra=described({"crop": CROP}, required=["picture"]),
+        openapi_extra=form_openapi({"crop": CROP}, required=["picture"]),
         summary="Embed",
     )
     async def embed(request: Request) -> Embedding:
         """The vector of a picture."""
-        form = await read_form(request, desk.limits, ["crop"])
+        form = await read_form(request, context.limits, ["crop"])
         data, crop = form.required_picture(), Crop.read(form.texts.get("crop"))
 
         async def work() -> list[float]:
-            vector = await desk.embed(await desk.uploaded(data, crop), crop)
+            vector = await context.embed(await context.uploaded(data, crop), crop)
             return [float(value) for value in vector]
 
-        vector = await within(seconds, work())
+        vector = await with_timeout(seconds, work())
         return Embedding(vector=vector, dim=len(vector))
 
     @router.post(
         "/explain",
         responses=responses(*WRONG_PICTURE, 404, 409, 410),
-        openapi_extra=described({"id": KNOWN, "crop": CROP}),
+        openapi_extra=form_openapi({"id": KNOWN, "crop": CROP}),
         summary="Explain",
     )
     async def explain(request: Request) -> Weights:
         """Where in a picture the model looks. With a crop, where in that part of it; the rest then has no weight."""
-        form = await read_form(request, desk.limits, ["id", "crop"])
+        form = await read_form(request, context.limits, ["id", "crop"])
         known, crop = form.one_of_picture_and_id(), Crop.read(form.texts.get("crop"))
-        return await within(seconds, _explain(desk, form.picture, known, crop))
+        return await with_timeout(seconds, _explain(context, form.picture, known, crop))
 
     return router
 
 
-async def _search(desk: Desk, form: Form) -> list[OneHit]:
+async def _search(context: Context, form: Form) -> list[OneHit]:
     known, crop = form.one_of_picture_and_id(), Crop.read(form.texts.get("crop"))
     k, where, rerank = _count(form.texts.get("k")), check_where(form.texts.get("where")), _rerank(form.texts)
     if known is not None and crop.is_whole:
-        vector = await desk.in_index(desk.collection.vector, _id(known))
+        vector = await context.in_index(context.collection.vector, _id(known))
     else:
-        vector = await desk.embed(await _picture(desk, form.picture, known, crop), crop)
-    hits = await desk.in_index(desk.collection.search, vector, k, where, rerank=rerank, without=known)
+        vector = await context.embed(await _picture(context, form.picture, known, crop), crop)
+    hits = await context.in_index(context.collection.search, vector, k, where, rerank=rerank, without=known)
     return [OneHit.of_hit(hit) for hit in hits]
 
 
-async def _explain(desk: Desk, data: bytes | None, known: str | None, crop: Crop) -> Weights:
-    if not desk.model.has_weights:
+async def _explain(context: Context, data: bytes | None, known: str | None, crop: Crop) -> Weights:
+    if not context.model.has_weights:
         raise ApiError(409, "no_weights", "this model's pooling has no weights")
-    picture = await _picture(desk, data, known, crop)
-    part = await desk.on_pictures(lambda: _shrunk(crop.of(picture), desk.side))
-    explained: Explained = await desk.in_model(lambda: desk.batcher.run(lambda model: model.explain(part)))
+    picture = await _picture(context, data, known, crop)
+    part = await context.on_pictures(lambda: _shrunk(crop.of(picture), context.side))
+    explained: Explained = await context.in_model(lambda: context.batcher.run(lambda model: model.explain(part)))
     weights = _over_whole(explained, part.size, crop, picture.size)
     attributes = None if explained.attributes is None else [float(value) for value in explained.attributes]
     grid_rows, grid_columns = explained.grid.shape
@@ -118,11 +118,11 @@ async def _explain(desk: Desk, data: bytes | None, known: str | None, crop: Crop
     )
 
 
-async def _picture(desk: Desk, data: bytes | None, known: str | None, crop: Crop) -> Image.Image:
+async def _picture(context: Context, data: bytes | None, known: str | None, crop: Crop) -> Image.Image:
     if data is not None:
-        return await desk.uploaded(data, crop)
-    item = await desk.in_index(desk.collection.get, _id(known or ""))
-    return await desk.indexed(item, crop)
+        return await context.uploaded(data, crop)
+    item = await context.in_index(context.collection.get, _id(known or ""))
+    return await context.indexed(item, crop)
 
 
 def _shrunk(picture: Image.Image, side: int) -> Image.Image:

@@ -32,7 +32,7 @@ class Form(NamedTuple):
 
 
 async def read_form(request: Request, limits: Limits, texts: Collection[str]) -> Form:
-    """The picture and those of ``texts`` that are there. Bytes are counted on the way, see ``gate``."""
+    """The picture and those of ``texts`` that are there. Bytes are counted on the way, see ``middleware``."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != MULTIPART:
         raise ApiError(415, "not_a_form", f"the content type must be {MULTIPART}")
     try:
@@ -63,7 +63,7 @@ def _single(form: FormData, texts: Collection[str]) -> dict[str, Any]:
     return values
 
 
-def described(texts: dict[str, dict[str, Any]], *, required: list[str] | None = None) -> dict[str, Any]:
+def form_openapi(texts: dict[str, dict[str, Any]], *, required: list[str] | None = None) -> dict[str, Any]:
     """The form in the OpenAPI document; without ``required`` it is either a picture or an id."""
     picture = {"type": "string", "format": "binary", "contentMediaType": "application/octet-stream"}
     either = [{"required": [PICTURE]}, {"required": ["id"]}]

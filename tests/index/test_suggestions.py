@@ -6,7 +6,7 @@ import pytest
 from index_material import draw, make_items
 
 from lookalike import index
-from lookalike.index import suggestions as misspelt
+from lookalike.index import suggestions
 from lookalike.index.suggestions import check_keys, metadata_keys, nearest, nearest_labels
 from lookalike.inference.model import TrainedModel
 
@@ -18,7 +18,7 @@ def test_the_keys_of_all_items(
     if store == "milvus":
         pytest.importorskip("milvus_lite", reason="NOT TESTED: Milvus is not installed")
         store = str(tmp_path / "x.db")
-    monkeypatch.setattr(misspelt, "PAGE", 7)  # 3 pages, the last of them not full
+    monkeypatch.setattr(suggestions, "PAGE", 7)  # 3 pages, the last of them not full
     with index.create(tmp_path / "i", model, store=store) as idx:
         assert metadata_keys(idx) == set()
         items = make_items(18)
