@@ -211,6 +211,7 @@ def test_bad_usage(
     assert not (tmp_path / "i").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_build_goes_on(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pictures, out = tmp_path / "many", tmp_path / "i"
     for n in range(1000):

@@ -64,6 +64,7 @@ def test_the_best_settings_are_printed_and_drawn_and_train_the_same(
     assert changed(settings) == yaml.safe_load(file[0].read_text()) == found["best"]["config"]
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_by_another_worker_it_comes_to_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

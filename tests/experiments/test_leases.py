@@ -12,6 +12,7 @@ import pytest
 from lookalike.experiments import leases as claims
 
 
+@pytest.mark.slow
 def test_one_of_many_processes_wins(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from lookalike.experiments.leases import claim;"
@@ -48,6 +49,7 @@ def holding(*folders: Path) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 @linux
 def test_who_was_killed_on_this_host_is_not_waited_for(tmp_path: Path) -> None:
     first = holding(tmp_path)
@@ -67,6 +69,7 @@ def test_who_was_killed_on_this_host_is_not_waited_for(tmp_path: Path) -> None:
     assert claims.claim(tmp_path) is None
 
 
+@pytest.mark.slow
 @linux
 def test_what_a_dead_process_held_goes_to_one_of_many(tmp_path: Path) -> None:
     folders = [tmp_path / str(i) for i in range(30)]

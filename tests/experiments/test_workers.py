@@ -90,6 +90,7 @@ def test_the_estimate_knows_the_workers(left: int, workers: int, told: str) -> N
     assert in_words(guess, left, workers=workers) == told
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_comes_to_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = "steps=40, evaluate_every=4"
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -129,6 +130,7 @@ def test_who_is_waited_for_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     assert result.exists()
 
 
+@pytest.mark.slow
 def test_two_workers_share_the_work_and_do_nothing_twice(tmp_path: Path) -> None:
     typed = words(tmp_path, "--seeds", "3", "--workers", "2", "--json")
     command = [sys.executable, "-m", "lookalike", *typed]

@@ -68,6 +68,7 @@ def held(idx: index.Index) -> dict[int, float]:
     return found
 
 
+@pytest.mark.slow
 def test_adding_and_deleting(model: TrainedModel, tmp_path: Path) -> None:
     path = tmp_path / "i"
     index.create(path, model).close()
@@ -98,6 +99,7 @@ def test_adding_and_deleting(model: TrainedModel, tmp_path: Path) -> None:
     assert acknowledged > ROUNDS
 
 
+@pytest.mark.slow
 def test_making_and_saving(model: TrainedModel, tmp_path: Path) -> None:
     items, vectors = make_items(1200), draw(1200)
     chance = random.Random(1)
@@ -147,6 +149,7 @@ for n in range(10_000):
 """
 
 
+@pytest.mark.slow
 def test_milvus_in_a_file(model: TrainedModel, tmp_path: Path) -> None:
     pytest.importorskip("milvus_lite", reason="NOT TESTED: Milvus is not installed")
     path = tmp_path / "m"

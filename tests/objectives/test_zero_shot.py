@@ -270,6 +270,7 @@ def worker(rank, folder):
     distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(tmp_path):
     multiprocessing.spawn(worker, (str(tmp_path),), nprocs=WORLD)
     expected = run(nn.Identity().forward, nn.Identity().forward, lambda tensor: tensor)

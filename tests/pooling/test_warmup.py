@@ -152,6 +152,7 @@ def train_on_one_rank(rank: int, ranks: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_all_ranks_end_with_the_same_prototypes(tmp_path: Path) -> None:
     multiprocessing.spawn(train_on_one_rank, (2, str(tmp_path)), nprocs=2)
     first, second = (torch.load(tmp_path / f"rank{rank}") for rank in range(2))

@@ -107,6 +107,7 @@ def check_kept(url: str, home: Path, writers: list[Writer]) -> None:
         assert client.post("/search", files={"id": (None, some)}).status_code == 200
 
 
+@pytest.mark.slow
 def test_killed_while_adding_and_ended_while_adding(home: Path) -> None:
     with in_process(home) as (url, process):
         writers = write_until(url, 25)

@@ -28,6 +28,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_bit_for_bit(class_folders: Path, tmp_path: Path) -> None:
     out, steps = tmp_path / "killed", ["--steps", "40", "--evaluate-every", "20", "--save-every", "1"]
     chance = torch.Generator().manual_seed(int(time.time()))
@@ -86,6 +87,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", KINDS)
 def test_two_processes_do_what_one_does(launcher: str, class_folders: Path, tmp_path: Path) -> None:
     # Three steps agree to 2e-6. One process, its weights nudged by 1e-6, is 4e-2 off after six: more would test chaos.
