@@ -19,7 +19,7 @@ pytest.importorskip("optuna")
 from lookalike.cli import main
 from lookalike.cli.train import _parse
 from lookalike.cli.tune import changed, train_line
-from lookalike.experiments.choices import parse_settings, split_outside
+from lookalike.experiments.choices import parse_settings, split_top_level
 from lookalike.training.loop import train
 from lookalike.training.settings import Settings
 
@@ -151,7 +151,7 @@ def test_who_listens_to_a_run_can_end_it_and_all_is_saved(tmp_path: Path) -> Non
         if step == 2:
             raise Enough
 
-    values = parse_settings(split_outside(f"{SMALL}, steps=4, evaluate_every=1, patience=null", ","))
+    values = parse_settings(split_top_level(f"{SMALL}, steps=4, evaluate_every=1, patience=null", ","))
     settings = Settings(**values, data=DATA, out=tmp_path / "run")
     with pytest.raises(Enough):
         train(settings, on_evaluation=listen)

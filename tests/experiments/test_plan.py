@@ -8,10 +8,10 @@ import pytest
 
 from lookalike.data.glyphs import glyphs
 from lookalike.data.pictures import Pictures
-from lookalike.experiments.choices import Choice, parse_choices, parse_settings, split_outside
-from lookalike.experiments.division import fingerprint_of, steered_by_test, with_fold, with_test_classes
+from lookalike.experiments.choices import Choice, parse_choices, parse_settings, split_top_level
 from lookalike.experiments.plan import make_plan, parse_methods, with_seeds
 from lookalike.experiments.protocol import load_protocol
+from lookalike.experiments.splits import fingerprint_of, steered_by_test, with_fold, with_test_classes
 
 POOLINGS = ["average", "gsp", "max"]
 
@@ -33,7 +33,7 @@ def test_names_settings_and_wildcards_are_understood() -> None:
         Choice("gsp", {"keep": 0.2, "init": "random"}),
         Choice("max"),
     ]
-    assert split_outside("a(b,c),[d, e] , f", ",") == ["a(b,c)", "[d, e]", "f"]
+    assert split_top_level("a(b,c),[d, e] , f", ",") == ["a(b,c)", "[d, e]", "f"]
     read = parse_settings(["lr=1e-4", "knob=-inf", "flip=false", "size=null", "betas=[0.9, 0.99]"])
     assert read == {"lr": 1e-4, "knob": float("-inf"), "flip": False, "size": None, "betas": [0.9, 0.99]}
     assert [

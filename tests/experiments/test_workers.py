@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lookalike.cli import main
-from lookalike.experiments.estimate import Estimate, in_words
+from lookalike.experiments.estimate import Estimate, describe_estimate
 
 DATA = "glyphs(cells=1,size=32,train_classes=8,test_classes=4,per_class=4)"
 SMALL = "backbone=resnet8-half, size=32, start=random, freeze_backbone=false, lr=0.001, crop=none, workers=0"
@@ -87,7 +87,7 @@ def test_a_plan_is_printed_and_nothing_is_begun(tmp_path: Path, capsys: pytest.C
 def test_the_estimate_knows_the_workers(left: int, workers: int, told: str) -> None:
     guess = Estimate.__new__(Estimate)
     guess.steps, guess.per_thousand, guess.evaluation, guess.test, guess.once = 500, 100.0, 5.0, 5.0, 10.0
-    assert in_words(guess, left, workers=workers) == told
+    assert describe_estimate(guess, left, workers=workers) == told
 
 
 @pytest.mark.slow

@@ -15,12 +15,12 @@ import pytest
 from fake_benchmark import write_failure, write_result
 
 from lookalike.experiments.choices import Choice
-from lookalike.report import look
+from lookalike.report import theme
 from lookalike.report.benchmark import assemble
 from lookalike.report.benchmark_page import as_html, as_latex, as_text
 from lookalike.report.benchmark_plot import bars_of, relative_changes
 from lookalike.report.benchmark_tables import costs_table, everything, figures_table, notes
-from lookalike.report.beside import NONE, beside, explained, in_words, unlike
+from lookalike.report.published_numbers import NONE, beside, explained, in_words, unlike
 
 GAIN = {"average": (0.0, 0.0, 0.0), "gsp": (0.02, 0.04, 0.06), "max": (-0.02, -0.02, -0.02)}
 
@@ -108,7 +108,7 @@ def test_relative_changes(folder: Path) -> None:
     drawn = [(names[bar.get_y() + bar.get_height() / 2], bar.get_width()) for bar in axes.patches]
     assert drawn == [(label, pytest.approx(bar.change)) for of in bars.values() for label, bar in of.items()]
     assert list(names.values()) == ["c2", *bars["c2"], "ms", *bars["ms"]]
-    assert look.as_bytes(plot, "svg").startswith(b"<?xml")
+    assert theme.as_bytes(plot, "svg").startswith(b"<?xml")
 
 
 def test_the_chart_fits_any_width_and_is_dark_in_the_dark(folder: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from small_ccp_race import BUDGET, PARTS, run_with
 
-from lookalike.report.look import style
+from lookalike.report.theme import style
 from lookalike.studies import ccp_geometry, ccp_geometry_plots, effects_plots
 from lookalike.studies.ccp_geometry_measures import Gap
 from lookalike.studies.ccp_geometry_plots import draw_gap, draw_plane, draw_problems, draw_unseen

@@ -5,8 +5,8 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
-from lookalike.experiments.plan import known_poolings
-from lookalike.report.look import COLOURS, FAINT, INK, style
+from lookalike.experiments.plan import pooling_names
+from lookalike.report.theme import COLOURS, FAINT, INK, style
 from lookalike.studies import effects_plots
 from lookalike.studies.effects_axis import load_axis
 from lookalike.studies.effects_iterated import AUTOGRAD, CLOSED_FORM, EXACT, Cost
@@ -37,7 +37,7 @@ def test_all_panels_have_all_ways_in_the_same_colours(panels: list[dict[str, Lin
 
 
 def test_gradients_have_colours_of_their_own_and_the_exact_layer_that_of_gsp(panels: list[dict[str, Line2D]]) -> None:
-    of_poolings = {style(name).colour.lower() for name in known_poolings()}
+    of_poolings = {style(name).colour.lower() for name in pooling_names()}
     others = {each.lower() for each in (*COLOURS, *effects_plots.OF_METHODS.values(), INK, FAINT)}
     for lines in panels:
         assert to_hex(lines[EXACT].get_color()) == style("gsp").colour.lower()

@@ -9,8 +9,8 @@ import pytest
 
 from lookalike.cli import main
 from lookalike.experiments.plan import load_sources
-from lookalike.experiments.workers import Standing
-from lookalike.report.look import style
+from lookalike.experiments.workers import Progress
+from lookalike.report.theme import style
 from lookalike.studies import effects, effects_plots, effects_runs
 from lookalike.studies.effects_axis import axes, load_axis
 from lookalike.studies.effects_measured import Measured
@@ -95,9 +95,9 @@ def test_other_seeds_are_other_models() -> None:
 def test_it_is_a_failure_where_every_model_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def work(cells: Any, *_: Any, **__: Any) -> Standing:
+    def work(cells: Any, *_: Any, **__: Any) -> Progress:
         is_letters = cells[0].protocol == "letters"
-        return Standing(done=cells) if is_letters else Standing(failed=[(cell, "no memory") for cell in cells])
+        return Progress(done=cells) if is_letters else Progress(failed=[(cell, "no memory") for cell in cells])
 
     monkeypatch.setattr(effects, "work", work)
     assert main(["study", "effects", "--miniature", "--out", str(tmp_path), "--set", "axis=keep"]) == 1

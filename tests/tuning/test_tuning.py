@@ -19,18 +19,18 @@ from lookalike._util.signals import RunFailed
 from lookalike.data.glyphs import glyphs
 from lookalike.data.pictures import Pictures
 from lookalike.experiments.choices import Choice
-from lookalike.experiments.division import with_test_classes
 from lookalike.experiments.plan import parse_methods
 from lookalike.experiments.protocol import load_protocol
 from lookalike.experiments.published import read_table
+from lookalike.experiments.splits import with_test_classes
 from lookalike.report.tuning_plots import effects_of, gaussian_process
 from lookalike.training.settings import Settings
-from lookalike.tuning import search as module
-from lookalike.tuning.findings import Record, best_of
+from lookalike.tuning import study as module
 from lookalike.tuning.plans import load_plan, names
-from lookalike.tuning.search import Tuning
-from lookalike.tuning.search_space import as_overrides, grid, parse_space, space_of
+from lookalike.tuning.results import Record, best_of
+from lookalike.tuning.space import as_overrides, grid, parse_space, space_of
 from lookalike.tuning.storage import make_sampler, mend, open_storage
+from lookalike.tuning.study import Tuning
 from lookalike.tuning.task import Task
 
 SHARPNESS, PROTOTYPES = "pooling_settings.sharpness", "pooling_settings.num_prototypes"

@@ -55,12 +55,12 @@ def run(argv: list[str]) -> int:
         raise UsageError(f"--workers must be at least 1, got {options.workers}")
 
     from lookalike._util.files import require_writable
-    from lookalike.experiments.workers import standing, work
+    from lookalike.experiments.workers import read_progress, work
 
     require_writable(options.out)
     plan = _plan(options)
     if not is_one_of_several():  # who has started them says it
-        now = standing(plan.cells, options.out, options.expires)
+        now = read_progress(plan.cells, options.out, options.expires)
         _announce(plan, now, options.workers)
         if "--plan" in flags:
             print(_as_json(plan, now)) if "--json" in flags else None
@@ -69,7 +69,7 @@ def run(argv: list[str]) -> int:
     code = 1
     if options.workers > 1:
         code = several(options.workers, "benchmark", argv) or 1
-        end = standing(plan.cells, options.out, options.expires)
+        end = read_progress(plan.cells, options.out, options.expires)
     else:
         end = work(
             plan.cells,
@@ -89,23 +89,23 @@ def run(argv: list[str]) -> int:
 
 
 def _plan(options: Benchmark) -> Any:
-    from lookalike.experiments.choices import parse_choices, parse_settings, split_outside
+    from lookalike.experiments.choices import parse_choices, parse_settings, split_top_level
     from lookalike.experiments.plan import (
-        known_losses,
-        known_poolings,
         load_sources,
+        loss_names,
         make_plan,
         parse_methods,
+        pooling_names,
         with_seeds,
     )
     from lookalike.experiments.protocol import load_protocol
 
     protocol = with_seeds(load_protocol(options.protocol), options.seeds)
-    losses = parse_choices(options.losses, known_losses(), "loss")
-    poolings = parse_choices(options.poolings, known_poolings(), "pooling")
+    losses = parse_choices(options.losses, loss_names(), "loss")
+    poolings = parse_choices(options.poolings, pooling_names(), "pooling")
     methods = parse_methods(options.methods)
-    overrides = parse_settings(split_outside(options.set, ","))
-    sources = load_sources(split_outside(options.data or "", ","), check=options.check)
+    overrides = parse_settings(split_top_level(options.set, ","))
+    sources = load_sources(split_top_level(options.data or "", ","), check=options.check)
     plan = make_plan(protocol, sources, losses, poolings, methods, variant=options.variant, overrides=overrides)
     for what, reason in () if is_one_of_several() else plan.impossible:
         _say(f"left out: {what}: {reason}")
@@ -116,7 +116,7 @@ def _plan(options: Benchmark) -> Any:
 
 def _announce(plan: Any, now: Any, workers: int) -> None:
     from lookalike.data.files import counted
-    from lookalike.experiments.estimate import estimate, in_words
+    from lookalike.experiments.estimate import describe_estimate, estimate
 
     rows = list(dict.fromkeys((cell.data, cell.title) for cell in plan.cells))
     _say(f"{plan.protocol.title}: {counted(len(rows), 'row')}, {counted(len(plan.cells), 'model')}")
@@ -130,12 +130,12 @@ def _announce(plan: Any, now: Any, workers: int) -> None:
         return
     first = next(iter([*now.open, *now.running, *(cell for cell, _ in now.failed)]))
     guess = estimate(first, plan.pictures_of(first), threads_of_each(workers) if workers > 1 else None)
-    _say(in_words(guess, left, workers=workers))
+    _say(describe_estimate(guess, left, workers=workers))
 
 
 def _remember(argv: list[str], out: Path) -> None:
     """What was typed, one line for each time: appended at once, so that machines do not mix."""
-    from lookalike.experiments.version import RESULTS_VERSION
+    from lookalike.experiments.cells import RESULTS_VERSION
 
     out.mkdir(parents=True, exist_ok=True)
     when = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

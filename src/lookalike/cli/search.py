@@ -11,7 +11,7 @@ from lookalike._util.files import require_writable, write_text
 from lookalike.cli.loading import ending_at_once
 from lookalike.cli.parsing import JSON, UsageError, parse
 from lookalike.data.names import as_text
-from lookalike.report import page
+from lookalike.report import html
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.training.settings import setting
 
@@ -122,14 +122,14 @@ def _page(report: dict[str, Any], query: Path, hits: list[Any]) -> str:
         caption = f"{place}. {hit.distance:.4f}  {hit.item.label or hit.item.file.name}"
         figures.append(_figure(hit.item.file, hit.item.path, caption))
     grid = "display:grid;grid-template-columns:repeat(auto-fill,minmax(11rem,1fr));gap:.6rem 1.2rem;align-items:start"
-    return page.page(
+    return html.document(
         f"What looks like {as_text(query.name)}",
         [
             _figure(query, as_text(str(query)), as_text(query.name)),
-            page.heading(f"The {len(hits)} nearest" if hits else "Nothing was found"),
-            *(page.paragraph(note, faint=True) for note in _notes(report)),
+            html.heading(f"The {len(hits)} nearest" if hits else "Nothing was found"),
+            *(html.paragraph(note, faint=True) for note in _notes(report)),
             f'<div style="{grid}">{"".join(figures)}</div>',
-            page.heading("Where they lie"),
+            html.heading("Where they lie"),
             _table(report, []).html(),
         ],
     )
@@ -143,8 +143,8 @@ def _figure(file: Path, path: str, caption: str) -> str:
     try:
         image = read_picture(file, at_least=2 * SIDE)
     except UnreadablePicture as error:
-        return page.paragraph(f"{caption}: {error.reason}", faint=True)
+        return html.paragraph(f"{caption}: {error.reason}", faint=True)
     image.thumbnail((SIDE, SIDE))
     content = io.BytesIO()
     image.save(content, "PNG")
-    return page.picture(content.getvalue(), "png", path, caption)
+    return html.picture(content.getvalue(), "png", path, caption)

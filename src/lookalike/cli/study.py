@@ -56,7 +56,7 @@ def run(argv: list[str]) -> int:
 
         from lookalike._util.progress import Display
         from lookalike._util.signals import Stopped, StopRequest
-        from lookalike.experiments.choices import parse_settings, split_outside
+        from lookalike.experiments.choices import parse_settings, split_top_level
         from lookalike.studies import find
         from lookalike.studies.outcome import (
             MINIATURE,
@@ -72,7 +72,7 @@ def run(argv: list[str]) -> int:
 
         study = find(options.name)
     scale: Any = next(iter(scales), "--quick")[2:]
-    settings = study.chosen(scale, parse_settings(split_outside(options.set, ",")))
+    settings = study.chosen(scale, parse_settings(split_top_level(options.set, ",")))
     if "--settings" in flags:
         print(yaml.safe_dump(_listed(asdict(settings)), sort_keys=False).strip())
         return 0

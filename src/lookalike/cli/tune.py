@@ -60,7 +60,7 @@ def run(argv: list[str]) -> int:
     from lookalike.report.tuning import best_in_words, write
 
     try:
-        from lookalike.tuning.search import Tuning
+        from lookalike.tuning.study import Tuning
     except ModuleNotFoundError as error:
         if error.name != "optuna":
             raise
@@ -142,17 +142,17 @@ def _refuse(options: Tune) -> None:
 
 def _plan(options: Tune) -> Any:
     """The named plan, or an empty one, with what was typed before it."""
-    from lookalike.experiments.choices import parse_settings, split_outside
+    from lookalike.experiments.choices import parse_settings, split_top_level
     from lookalike.experiments.plan import _with
     from lookalike.tuning.plans import TuningPlan, load_plan
-    from lookalike.tuning.search_space import as_overrides
+    from lookalike.tuning.space import as_overrides
 
     plan = TuningPlan() if options.plan is None else load_plan(options.plan)
     names = ("protocol", "loss", "pooling", "methods", "sampler", "trials", "prune")
     typed = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     if options.search is not None:
         typed |= {"search": options.search, "runs": [], "published": ""}
-    more = as_overrides(parse_settings(split_outside(options.set, ",")))
+    more = as_overrides(parse_settings(split_top_level(options.set, ",")))
     return replace(plan, **typed, set=_with(plan.set, more))
 
 
@@ -161,14 +161,14 @@ def _task(options: Tune, plan: Any) -> tuple[Any, int]:
     from math import prod
 
     from lookalike.experiments.choices import parse_choices
-    from lookalike.experiments.plan import known_losses, known_poolings, load_sources, parse_methods, with_seeds
+    from lookalike.experiments.plan import load_sources, loss_names, parse_methods, pooling_names, with_seeds
     from lookalike.experiments.protocol import load_protocol
-    from lookalike.tuning.search_space import grid, parse_space, space_of
+    from lookalike.tuning.space import grid, parse_space, space_of
     from lookalike.tuning.task import Task
 
     space = space_of(plan.runs) if plan.runs else parse_space(plan.search)
-    loss = _one(parse_choices(plan.loss, known_losses(), "loss"), "loss")
-    pooling = _one(parse_choices(plan.pooling, known_poolings(), "pooling"), "pooling")
+    loss = _one(parse_choices(plan.loss, loss_names(), "loss"), "loss")
+    pooling = _one(parse_choices(plan.pooling, pooling_names(), "pooling"), "pooling")
     [methods] = parse_methods(plan.methods)
     protocol = with_seeds(load_protocol(plan.protocol), options.seeds)
     if both := [name for name in space if _is_set(name, plan.set)]:
@@ -219,7 +219,7 @@ def _one(choices: list[Any], what: str) -> Any:
 
 def _announce(tuning: Any, trials: int, workers: int) -> None:
     from lookalike.cli.processes import threads_of_each
-    from lookalike.experiments.estimate import estimate, in_words
+    from lookalike.experiments.estimate import describe_estimate, estimate
 
     task, over = tuning.task, sum(each.state != "running" for each in tuning.records())
     plan = task.plan(next(task.ends()))
@@ -232,15 +232,15 @@ def _announce(tuning: Any, trials: int, workers: int) -> None:
         return
     threads = threads_of_each(workers) if workers > 1 else None
     guess = estimate(plan.cells[0], plan.pictures_of(plan.cells[0]), threads)
-    _say(in_words(guess, left, "run", workers))
+    _say(describe_estimate(guess, left, "run", workers))
 
 
 def _findings(tuning: Any, plan: Any) -> Any:
     import yaml
 
     from lookalike.experiments.published import published
-    from lookalike.tuning.findings import Findings, best_of
-    from lookalike.tuning.search_space import short_names
+    from lookalike.tuning.results import Findings, best_of
+    from lookalike.tuning.space import short_names
 
     task, records = tuning.task, tuning.records()
     best, train, config = best_of(records), "", ""

@@ -34,7 +34,6 @@ from lookalike._util.hashing import digest
 from lookalike._util.signals import Stopped
 from lookalike.data.pictures import Pictures
 from lookalike.experiments.choices import Choice
-from lookalike.experiments.version import RESULTS_VERSION
 from lookalike.inference.model import TrainedModel
 from lookalike.training.evaluation import measure
 from lookalike.training.features import FeatureCache, default_folder
@@ -42,6 +41,8 @@ from lookalike.training.loop import train
 from lookalike.training.run_folder import RunFolder
 from lookalike.training.settings import FREE_ON_RESUME, Settings
 
+# Raise this when the same settings would give other numbers: results of another version are computed again.
+RESULTS_VERSION = 2
 # What says where and how a run is done, and not what comes out; the steps and the patience do belong to the key.
 NOT_IN_KEY = (FREE_ON_RESUME - {"steps", "patience"}) | {"data", "log_every"}
 MEGABYTE = 1e6

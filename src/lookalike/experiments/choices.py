@@ -33,7 +33,7 @@ def parse_choices(text: str, known: Sequence[str], what: str) -> list[Choice]:
     ['max', 'gsp(keep=0.2)', 'average', 'attention']
     """
     chosen: dict[str, Choice] = {}
-    for piece in split_outside(text, ","):
+    for piece in split_top_level(text, ","):
         name, settings = _parse_one(piece, what)
         matching = [one for one in known if fnmatchcase(one, name)] if set(name) & set("*?") else [name]
         if not matching:
@@ -49,7 +49,7 @@ def parse_choices(text: str, known: Sequence[str], what: str) -> list[Choice]:
     return list(chosen.values())
 
 
-def split_outside(text: str, separator: str) -> list[str]:
+def split_top_level(text: str, separator: str) -> list[str]:
     """Pieces between separators that stand outside of brackets, stripped; empty ones are dropped."""
     pieces, depth, current = [], 0, ""
     for letter in text:
@@ -82,7 +82,7 @@ def _parse_one(text: str, what: str) -> tuple[str, dict[str, Any]]:
         return name.strip(), {}
     if not rest.endswith(")"):
         raise ValueError(f"the bracket of {what} {text!r} is not closed")
-    return name.strip(), parse_settings(split_outside(rest[:-1], ","))
+    return name.strip(), parse_settings(split_top_level(rest[:-1], ","))
 
 
 def _value(value: Any) -> Any:

@@ -69,7 +69,7 @@ def _estimate(cell: Cell, parts: Pictures) -> Estimate:
     return Estimate(cell, parts, {"step": step, "picture": picture, "feature": feature})
 
 
-def in_words(guess: Estimate, left: int, what: str = "model", workers: int = 1) -> str:
+def describe_estimate(guess: Estimate, left: int, what: str = "model", workers: int = 1) -> str:
     """For ``left`` cells of this kind, by ``workers`` at once. No bound: other work slows it, patience ends it."""
     text = f"about {for_people(guess.per_thousand)} for 1,000 steps of one {what}"
     if guess.steps > ENDLESS:

@@ -10,9 +10,9 @@ from lookalike import pooling as poolings
 from lookalike._util.suggestions import did_you_mean
 from lookalike.data.pictures import Pictures
 from lookalike.experiments.cells import Cell
-from lookalike.experiments.choices import Choice, parse_choices, split_outside
-from lookalike.experiments.division import fingerprint_of, steered_by_test, with_fold, with_test_classes
+from lookalike.experiments.choices import Choice, parse_choices, split_top_level
 from lookalike.experiments.protocol import METHODS, Protocol, settings_for
+from lookalike.experiments.splits import fingerprint_of, steered_by_test, with_fold, with_test_classes
 from lookalike.training.objective import create_objective
 from lookalike.training.settings import Settings
 
@@ -42,8 +42,8 @@ class Plan:
 def parse_methods(text: str) -> list[tuple[Choice, ...]]:
     """``none,xbm+zero-shot,centres(weight=0.1)`` -> what is added to the loss, case by case."""
     cases = []
-    for case in split_outside(text, ","):
-        names = [ALIASES.get(piece, piece) for piece in split_outside(case, "+")]
+    for case in split_top_level(text, ","):
+        names = [ALIASES.get(piece, piece) for piece in split_top_level(case, "+")]
         names = [f"memory{name[3:]}" if name.startswith("xbm(") else name for name in names if name]
         found = [choice for name in names for choice in parse_choices(name, METHODS, "method")]
         cases.append(tuple(sorted(found, key=lambda choice: METHODS.index(choice.name))))
@@ -116,11 +116,11 @@ def load_sources(names: Sequence[str], *, check: bool = True, progress: bool = T
     return {name: with_test_classes(data.load(name, check=check, progress=progress)) for name in names}
 
 
-def known_losses() -> list[str]:
+def loss_names() -> list[str]:
     return [*objectives.names(), "c1", "c2", "ms"]
 
 
-def known_poolings() -> list[str]:
+def pooling_names() -> list[str]:
     return poolings.names()
 
 

@@ -1,5 +1,5 @@
 """A protocol says how the numbers of a table come about: what is held out, how often a model is trained, with which
-settings, and what is averaged. It is a YAML file; ours are in ``files/``, with the lines of the papers they follow.
+settings, and what is averaged. It is a YAML file; ours are in ``protocols/``, with the lines of the papers they follow.
 
     protocol = load_protocol("fair")                  # or a file of your own
     for fold, repeat in protocol.runs:
@@ -24,7 +24,7 @@ from lookalike.objectives import full_name
 from lookalike.objectives.presets import DATA_SETS
 from lookalike.training.settings import Settings
 
-FILES = Path(__file__).parent / "files"
+FILES = Path(__file__).parent / "protocols"
 MANY_CLASSES = 1000  # training classes above which a set that is none of the four is treated as sop, not as cub
 LAYERED = ("losses", "pooling", "methods")
 

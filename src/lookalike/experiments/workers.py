@@ -21,7 +21,7 @@ SAY_AGAIN = 60.0  # who is waited for; then after twice as long, and so on
 
 
 @dataclass
-class Standing:
+class Progress:
     """How far a plan came."""
 
     done: list[Cell] = field(default_factory=list)
@@ -30,8 +30,8 @@ class Standing:
     open: list[Cell] = field(default_factory=list)
 
 
-def standing(cells: Sequence[Cell], out: Path, expires: float = claims.EXPIRES) -> Standing:
-    found = Standing()
+def read_progress(cells: Sequence[Cell], out: Path, expires: float = claims.EXPIRES) -> Progress:
+    found = Progress()
     for cell in cells:
         folder = cell.folder(out)
         failure = failure_of(folder)
@@ -55,7 +55,7 @@ def work(
     retry_failed: bool = False,
     expires: float = claims.EXPIRES,
     say: Callable[[str], None] = print,
-) -> Standing:
+) -> Progress:
     """Do what is left of the cells. Raises ``Stopped`` when asked to stop; what was begun is resumed by anybody.
 
     ``pictures_of`` gives the pictures of a cell with their splits.
@@ -63,12 +63,12 @@ def work(
     tried: set[str] = set()
     say_at, pause = 0.0, SAY_AGAIN
     while True:
-        now = standing(cells, out, expires)
+        now = read_progress(cells, out, expires)
         again = [cell for cell, _ in now.failed if retry_failed and cell.key not in tried]
         for cell in [*now.open, *again]:
             if cell.key not in tried:
                 _try(cell, out, pictures_of, tried, keep_vectors, expires, say)
-        now = standing(cells, out, expires)
+        now = read_progress(cells, out, expires)
         if not now.running and all(cell.key in tried for cell in now.open):
             return now
         if now.running and time.monotonic() >= say_at:

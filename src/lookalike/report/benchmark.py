@@ -15,7 +15,7 @@ from lookalike.experiments.published import Published
 from lookalike.experiments.results import Findings, Result, read
 from lookalike.experiments.rows import Row, Section, Summary, sections
 from lookalike.experiments.significance import Comparison, compare
-from lookalike.report.beside import beside
+from lookalike.report.published_numbers import beside
 
 if TYPE_CHECKING:
     from lookalike.experiments.description import Protocol

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lookalike.data.files import counted
 from lookalike.experiments.results import differing, shared_settings
-from lookalike.report import look, page
+from lookalike.report import html, theme
 from lookalike.report.benchmark import Part, Report, reads_best
 from lookalike.report.benchmark_plot import relative_changes
 from lookalike.report.benchmark_tables import costs_table, figures_table
@@ -24,19 +24,19 @@ TYPED = re.compile(r"(?P<when>\S+ \S+ UTC, code \w+): (?P<command>lookalike .*)"
 
 
 def as_html(report: Report) -> str:
-    parts = [page.paragraph(f"{_counted(report)}, from {report.folder}", faint=True)]
+    parts = [html.paragraph(f"{_counted(report)}, from {report.folder}", faint=True)]
     if len(report.parts) > 1:
-        parts.append(page.contents({f"part-{n}": part.title for n, part in enumerate(report.parts)}))
-    parts.append(page.paragraph(" ".join(HOW_TO_READ.split())))
+        parts.append(html.contents({f"part-{n}": part.title for n, part in enumerate(report.parts)}))
+    parts.append(html.paragraph(" ".join(HOW_TO_READ.split())))
     for n, part in enumerate(report.parts):
-        parts += [page.heading(part.title, anchor=f"part-{n}"), *_part(part, report)]
+        parts += [html.heading(part.title, anchor=f"part-{n}"), *_part(part, report)]
     typed = typed_commands(report.folder)
     if typed:
-        parts += [page.heading("What was run"), page.code("\n\n".join(f"# {when}\n{line}" for line, when in typed))]
+        parts += [html.heading("What was run"), html.code("\n\n".join(f"# {when}\n{line}" for line, when in typed))]
     if report.found.unreadable:
-        parts.append(page.heading("Results that cannot be read"))
-        parts.append(page.listing(f"{path.name}: {reason}" for path, reason in report.found.unreadable))
-    return page.page("Benchmark", parts)
+        parts.append(html.heading("Results that cannot be read"))
+        parts.append(html.listing(f"{path.name}: {reason}" for path, reason in report.found.unreadable))
+    return html.document("Benchmark", parts)
 
 
 def as_text(report: Report, colour: bool = False) -> str:
@@ -106,48 +106,48 @@ def _part(part: Part, report: Report) -> list[str]:
         words = (
             "This protocol reports the best repeat by what steered it, which is the test set itself: figures flatter."
         )
-        pieces.append(page.paragraph(words, faint=True))
+        pieces.append(html.paragraph(words, faint=True))
     pieces.append(figures_table(part, report.metrics).html(titled=False))
     drawn = relative_changes(part, metric)
     if drawn is not None:
         caption = f"Change of {metric} in % of the baseline's: from 20 to 22 is +10 % here, +2.00 points in the table. "
         caption += "Whiskers: one standard deviation over pairs. Pale: models are missing."
-        pieces.append(_chart(look.as_bytes(drawn, "svg"), _said(part, metric), caption))
-    pieces += [page.heading("Costs", 3), costs_table(part).html(titled=False)]
+        pieces.append(_chart(theme.as_bytes(drawn, "svg"), _said(part, metric), caption))
+    pieces += [html.heading("Costs", 3), costs_table(part).html(titled=False)]
     if part.section.failed:
-        pieces += [page.heading("Failed", 3), page.listing(failures(part))]
+        pieces += [html.heading("Failed", 3), html.listing(failures(part))]
     if part.section.unfinished:
         names = sorted({about.title for about in part.section.unfinished})
         count = len(part.section.unfinished)
         begun = "1 model was begun and is" if count == 1 else f"{count} models were begun and are"
         words = f"{begun} not done: {', '.join(names)}."
-        pieces.append(page.paragraph(words))
-    pieces += [page.heading("What it was made with", 3), page.pairs(_versions(part))]
+        pieces.append(html.paragraph(words))
+    pieces += [html.heading("What it was made with", 3), html.pairs(_versions(part))]
     if not typed_commands(report.folder):
         words = "The folder does not say what was typed. But for settings that were set besides, it was like this:"
-        pieces += [page.paragraph(words), page.code(command_of(part, report))]
-    return [*pieces, page.heading("Settings that all models share", 3), *_settings(part)]
+        pieces += [html.paragraph(words), html.code(command_of(part, report))]
+    return [*pieces, html.heading("Settings that all models share", 3), *_settings(part)]
 
 
 def _chart(svg: bytes, alternative: str, caption: str) -> str:
     """As wide as the page at most, on a telephone, too; and dark in the dark."""
     image = svg.decode().replace("<defs>", f"{DARK}<defs>", 1).encode()
-    picture = page.picture(image, "svg", alternative, caption)
+    picture = html.picture(image, "svg", alternative, caption)
     return picture.replace("<img ", '<img style="width: auto; max-width: 100%; background: none" ', 1)
 
 
 def _settings(part: Part) -> list[str]:
     shared = shared_settings(part.section.results)
     if not shared:
-        return [page.paragraph("The settings of the runs are not in the folder.")]
-    pieces = [page.pairs({name: _plain(value) for name, value in shared.items()})]
+        return [html.paragraph("The settings of the runs are not in the folder.")]
+    pieces = [html.pairs({name: _plain(value) for name, value in shared.items()})]
     several = {
         name: sorted({_plain(each.settings.get(name)) for each in part.section.results if each.settings})
         for name in differing(part.section.results)
     }
     if several:
-        pieces.append(page.heading("Settings in which models differ", 3))
-        pieces.append(page.pairs({name: _listed(values) for name, values in several.items()}))
+        pieces.append(html.heading("Settings in which models differ", 3))
+        pieces.append(html.pairs({name: _listed(values) for name, values in several.items()}))
     return pieces
 
 

@@ -6,7 +6,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
 from lookalike.report.benchmark import Entry, Part
-from lookalike.report.look import INK, figure, look, styles
+from lookalike.report.theme import INK, figure, styles, theme
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ def relative_changes(part: Part, metric: str) -> Figure | None:
     chosen = styles(dict.fromkeys(label for of in bars.values() for label in of))
     names: dict[float, str] = {}
     place = 0.0
-    with look():
+    with theme():
         lines = max(_wrapped(label).count("\n") for label in chosen)
         pitch = PITCH + LINE * lines
         count = sum(map(len, bars.values())) + GROUP * len(bars)

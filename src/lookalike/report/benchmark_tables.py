@@ -3,7 +3,7 @@
 from lookalike.experiments.rows import Summary
 from lookalike.experiments.significance import Comparison
 from lookalike.report.benchmark import Entry, Part, Report, reads_best
-from lookalike.report.beside import NONE, explained, in_words, unlike
+from lookalike.report.published_numbers import NONE, explained, in_words, unlike
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.report.tables import Entry as Cell
 

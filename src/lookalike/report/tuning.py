@@ -5,11 +5,11 @@ from pathlib import Path
 from statistics import stdev
 
 from lookalike._util.files import write_text
-from lookalike.report import look, page
+from lookalike.report import html, theme
 from lookalike.report.tables import Column, Entry, Line, Table, number, words
 from lookalike.report.tuning_plots import effects_of, plots
-from lookalike.tuning.findings import Findings
-from lookalike.tuning.search_space import plain, searched, short_names
+from lookalike.tuning.results import Findings
+from lookalike.tuning.space import format_value, searched, short_names
 
 HOW_TO_READ = """Figures are of classes that were held out from training, in percent, and the best of many: they
 flatter. The test classes had no part in it; measure the settings that were chosen on those, once."""
@@ -19,21 +19,21 @@ ORDER = ("done", "pruned", "running", "failed")
 def write(found: Findings, out: Path) -> list[Path]:
     """tuning.html, trials.csv, best.yaml, and the plots."""
     drawn = plots(found)
-    written = [path for name, (each, _) in drawn.items() for path in look.save(each, out / name)]
-    parts = [page.paragraph(" ".join(HOW_TO_READ.split()))]
+    written = [path for name, (each, _) in drawn.items() for path in theme.save(each, out / name)]
+    parts = [html.paragraph(" ".join(HOW_TO_READ.split()))]
     if found.best is not None:
-        parts += [page.heading("The best settings"), page.paragraph(best_in_words(found)), page.code(found.train)]
-        parts += [page.heading("For --config", 3), page.code(found.config)]
-    parts += [page.heading("Plots")] if drawn else []
+        parts += [html.heading("The best settings"), html.paragraph(best_in_words(found)), html.code(found.train)]
+        parts += [html.heading("For --config", 3), html.code(found.config)]
+    parts += [html.heading("Plots")] if drawn else []
     for name, (_, caption) in drawn.items():
-        parts.append(page.picture((out / f"{name}.svg").read_bytes(), "svg", f"{name}: {caption}", caption))
+        parts.append(html.picture((out / f"{name}.svg").read_bytes(), "svg", f"{name}: {caption}", caption))
     if effects := effects_table(found):
-        parts += [page.heading("Main effects"), effects.html()]
-    parts += [page.heading("Trials"), trials_table(found).html()]
-    parts += [page.heading("What was run"), page.pairs({**found.about, **searched(found.space)})]
+        parts += [html.heading("Main effects"), effects.html()]
+    parts += [html.heading("Trials"), trials_table(found).html()]
+    parts += [html.heading("What was run"), html.pairs({**found.about, **searched(found.space)})]
     if found.open:
-        parts += [page.heading("What the source leaves open", 3), page.listing(found.open)]
-    files = {"tuning.html": page.page(found.title, parts), "trials.csv": trials_table(found, every=True).csv()}
+        parts += [html.heading("What the source leaves open", 3), html.listing(found.open)]
+    files = {"tuning.html": html.document(found.title, parts), "trials.csv": trials_table(found, every=True).csv()}
     files |= {"best.yaml": found.config} if found.best is not None else {}
     for name, text in files.items():
         write_text(out / name, text)
@@ -52,7 +52,7 @@ def trials_table(found: Findings, every: bool = False) -> Table:
         for name in found.space:
             value = record.params.get(name)
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            entries.append(Entry(plain(value), float(value) if is_number and value is not None else None))
+            entries.append(Entry(format_value(value), float(value) if is_number and value is not None else None))
         entries.append(number(None if record.value is None else 100 * record.value, _spread(record.runs)))
         entries.append(number(record.steps, digits=0, ranked=False))
         entries.append(number(record.seconds, digits=0, ranked=False))
@@ -83,7 +83,7 @@ def effects_table(found: Findings) -> Table | None:
     lines, short = [], short_names(found.space)
     for name in names:
         values = found.space[name].values
-        entries = [words(short[name]), *(words(plain(value)) for value in values)]
+        entries = [words(short[name]), *(words(format_value(value)) for value in values)]
         entries.append(number(100 * effects_of(done, name, values), sign=True, ranked=False))
         if has_all:
             entries.append(number(effects_of(theirs, name, values), sign=True, ranked=False))

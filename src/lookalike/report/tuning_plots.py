@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.report.look import FAINT, INK, figure, look
-from lookalike.tuning.findings import Findings, Record
-from lookalike.tuning.search_space import Axis, plain, short_names
+from lookalike.report.theme import FAINT, INK, figure, theme
+from lookalike.tuning.results import Findings, Record
+from lookalike.tuning.space import Axis, format_value, short_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +51,7 @@ def history(found: Findings) -> Figure | None:
     done, best = found.done, -np.inf
     if not done:
         return None
-    with look():
+    with theme():
         drawn, [axes] = figure(8.0, 3.8)
         pruned = [record for record in found.records if record.state == "pruned" and record.curve]
         if pruned:
@@ -71,7 +71,7 @@ def importance(found: Findings) -> Figure | None:
         return None
     short = short_names(found.space)
     shares = dict(sorted(found.importance.items(), key=lambda each: each[1]))
-    with look():
+    with theme():
         drawn, [axes] = figure(7.0, 1.3 + 0.42 * len(shares))
         bars = axes.barh([short[name] for name in shares], [100 * share for share in shares.values()], color=POINT)
         axes.bar_label(bars, fmt="%.0f %%", padding=4)
@@ -88,7 +88,7 @@ def effects(found: Findings) -> Figure | None:
     short, names = short_names(found.space), list(found.space)
     columns = min(4, len(names))
     rows = -(-len(names) // columns)
-    with look():
+    with theme():
         drawn, panels = figure(0.8 + 2.9 * columns, 0.6 + 3.0 * rows, rows, columns)
         for axes, name in zip(panels, names, strict=False):
             scale = Scale(found.space[name])
@@ -125,7 +125,7 @@ def contour(found: Findings) -> Figure | None:
     whole = all(found.space[name].kind == "list" for name in names)
     whole = whole and len(cells) == len(found.space[names[0]].values) * len(found.space[names[1]].values)
     short = short_names(found.space)
-    with look():
+    with theme():
         drawn, [axes] = figure(7.0, 5.2)
         axes.grid(visible=False)
         if whole:
@@ -166,13 +166,13 @@ class Scale:
         """Ticks with the values themselves."""
         if self.axis.kind == "list":
             axis.set_ticks(
-                [self.place(value) for value in self.axis.values], [plain(value) for value in self.axis.values]
+                [self.place(value) for value in self.axis.values], [format_value(value) for value in self.axis.values]
             )
         elif self.is_log:
             first, last = int(np.ceil(self.low)), int(np.floor(self.high))
             ticks = range(first, last + 1, max(1, -(-(last - first) // MOST_TICKS)))
             if len(ticks) > 1:
-                axis.set_ticks(list(ticks), [plain(10.0**tick) for tick in ticks])
+                axis.set_ticks(list(ticks), [format_value(10.0**tick) for tick in ticks])
             else:
                 ends = np.linspace(self.low, self.high, 3)
                 axis.set_ticks(ends, [f"{10.0**tick:.2g}" for tick in ends])

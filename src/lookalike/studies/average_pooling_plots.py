@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lookalike.report.look import FAINT, INK, figure, look
+from lookalike.report.theme import FAINT, INK, figure, theme
 from lookalike.studies.average_pooling_maths import Combined
 from lookalike.studies.hulls import Overlap
 
@@ -47,7 +47,7 @@ def draw_partition(scene: Scene) -> "Figure":
     from matplotlib.patches import Circle
     from scipy.spatial import Voronoi, voronoi_plot_2d
 
-    with look():
+    with theme():
         drawn, (panel,) = figure(9.5, 9)
         points = scene.features.flatten(0, 1)
         panel.scatter(
@@ -105,7 +105,7 @@ def draw_patches(scene: Scene) -> "Figure":
     height, width = strips[0].shape[:2]
     empty = [np.full_like(strips[0], 255)] * (rows * columns - len(strips))
     sheet = np.concatenate(strips + empty).reshape(rows, columns, height, width, 3)
-    with look():
+    with theme():
         drawn, (panel,) = figure(13, 13 * rows * height / (columns * width) + 0.3)
         panel.imshow(sheet.transpose(0, 2, 1, 3, 4).reshape(rows * height, columns * width, 3))
         for number in range(len(strips)):
@@ -142,7 +142,7 @@ def draw_hulls(scene: Scene, hulls: Sequence[Tensor], common: Overlap) -> "Figur
 
     count = len(scene.classes)
     colours = class_colours(count)
-    with look():
+    with theme():
         drawn, (plane, matrix) = figure(15, 6.6, 1, 2)
         for label, hull in enumerate(hulls):
             corners = hull.numpy()
@@ -205,7 +205,7 @@ def draw_mixtures(scene: Scene) -> "Figure":
     """Single pictures: their local features, the prototypes they use, the average and the mixture."""
     from matplotlib.patches import Circle
 
-    with look():
+    with theme():
         drawn, panels = figure(4.3 * EXAMPLES, 6.6, 2, EXAMPLES)
         for column, picture in enumerate(examples(scene, EXAMPLES)):
             top, plane = panels[column], panels[EXAMPLES + column]
@@ -255,7 +255,7 @@ def examples(scene: Scene, count: int) -> list[int]:
 
 def draw_bound(seen: Sequence[tuple[int, Combined, float]]) -> "Figure":
     """Left every picture's error below its own covering radius, right all errors below the radius of all features."""
-    with look():
+    with theme():
         drawn, (scatter, sorted_errors) = figure(12, 4.8, 1, 2)
         for number, (seed, combined, radius) in enumerate(seen):
             colour, marker, line = ((BLUE, "o", "-"), (RED, "s", "--"), ("#009E73", "^", "-."))[number % 3]
@@ -288,7 +288,7 @@ def draw_class_maps(scene: Scene, layer: nn.Linear) -> "Figure":
     count = len(scene.classes)
     shown = examples(scene, min(MAPS, count))
     colours = ListedColormap([(*each[:3], 1) for each in class_colours(count)])
-    with look():
+    with theme():
         rows = -(-len(shown) // 5)
         drawn, panels = figure(13, 5.4 * rows, 2 * rows, 5)
         for panel in panels:

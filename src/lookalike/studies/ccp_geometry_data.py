@@ -17,8 +17,8 @@ from lookalike import data
 from lookalike.data.glyphs import glyphs
 from lookalike.data.pictures import Pictures
 from lookalike.data.splits import hold_out_classes
-from lookalike.experiments.choices import split_outside
-from lookalike.experiments.division import with_test_classes
+from lookalike.experiments.choices import split_top_level
+from lookalike.experiments.splits import with_test_classes
 from lookalike.inference.model import TrainedModel
 from lookalike.models import Embedder, create_backbone, starts_random
 from lookalike.studies.ccp_geometry_race import Part, Parts
@@ -33,7 +33,7 @@ HELD_OUT = 1 / 3  # of the training classes, as in the authors' ablations
 def sources(said: str | None) -> tuple[Pictures | None, Pictures | None]:
     """What ``--data`` names, separated by commas: pictures with shared classes, and with unseen ones."""
     found: dict[bool, Pictures] = {}
-    for source in split_outside(said or "", ","):
+    for source in split_top_level(said or "", ","):
         pictures = data.load(source, check=False)
         is_shared = shares_classes(pictures)
         if is_shared in found:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookalike.report.look import FAINT, INK, PAPER, Style, figure, look, styles
+from lookalike.report.theme import FAINT, INK, PAPER, Style, figure, styles, theme
 from lookalike.studies.ccp_geometry_measures import radii
 from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE, SAMPLES
 
@@ -41,7 +41,7 @@ def draw_plane(courses: Courses, labels: Labels, names: list[str], count: int) -
     rows = -(-len(discs) // columns)
     long = any(len(name) > 2 for name in names)
     marks = [str(number) for number in range(len(names))] if long else names
-    with look():
+    with theme():
         drawn, axes = figure(4.4 * columns, 4.75 * rows, rows, columns)
         for panel in axes:
             panel.set_axis_off()
@@ -94,7 +94,7 @@ def _disc(panel: Any, snapshot: Snapshot, labels: Labels, names: list[str], coun
 
 def draw_problems(courses: Courses, labels: Labels, count: int) -> Figure:
     """MAP@R by step with the ends of problems, the covering radius at every problem's best, and what the next add."""
-    with look():
+    with theme():
         drawn, (curve, cover, pool) = figure(13, 4.4, 1, 3)
         for kind, runs in courses.items():
             steps = [step for step, _ in runs[0].curve]
@@ -149,7 +149,7 @@ def draw_gap(gaps: Gaps) -> Figure:
     everything = [each for sets in flat.values() for each in sets]
     smallest = min((value for each in everything for value in each), default=LEAST)
     bottom, top = max(LEAST, smallest) / 2, 2 * max((each.radius for each in everything), default=1.0)
-    with look():
+    with theme():
         drawn, axes = figure(11, 5, 1, 2)
         for panel, (field, title) in zip(axes, titles.items(), strict=True):
             panel.plot([bottom, top], [bottom, top], color=INK, linewidth=0.8, label="gap = radius")
@@ -191,7 +191,7 @@ def draw_unseen(courses: Courses, labels: Labels, measured: dict[str, list[Measu
 
     shown = np.unique(labels)[:CLASSES_SHOWN]
     chosen = np.flatnonzero(np.isin(labels, shown))
-    with look():
+    with theme():
         drawn, axes = figure(11, 5.6, 1, 2)
         looks = styles([f"class {label}" for label in shown])
         for panel, (kind, runs) in zip(axes, courses.items(), strict=True):

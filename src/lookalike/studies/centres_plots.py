@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookalike.report.look import FAINT, INK, LINES, MARKERS, Style, figure, look
+from lookalike.report.theme import FAINT, INK, LINES, MARKERS, Style, figure, theme
 from lookalike.studies import centres_sphere as sphere
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ STYLES = {
 def draw_spheres(arrangements: dict[str, Array]) -> Figure:
     """Centres (N, 3) by name; each as the half of the sphere that faces the eye, and the half behind it."""
     rows = -(-len(arrangements) // COLUMNS)
-    with look():
+    with theme():
         drawn, axes = figure(3.6 * COLUMNS, 2.55 * rows, rows, COLUMNS)
         for panel in axes:
             panel.set_axis_off()
@@ -104,7 +104,7 @@ def draw_knobs(found: Found, settings: Centres) -> Figure:
     names = [sphere.NEAREST, *map(sphere.knob_name, knobs), sphere.FARTHEST]
     labels = ["-∞\nnearest", *(f"{knob:g}" for knob in knobs), "∞\nfarthest"]
     shades = ("#1a1a1a", "#0072B2", "#D55E00", "#009E73", "#8a8a8a")
-    with look():
+    with theme():
         drawn, axes = figure(12, 4.6, 1, 3)
         kinds = (("least_angle", "smallest angle, degrees"), ("nearest_angle", "mean angle to the nearest, degrees"))
         for panel, (field, title) in zip(axes, (*kinds, ("mean_distance", "mean distance of all pairs")), strict=True):
@@ -126,7 +126,7 @@ def draw_crowd(angles: dict[str, Array], settings: Centres) -> Figure:
     """The smallest angle (memories, seeds, steps + 1), by regulariser."""
     known = sphere.BEST_KNOWN.get(settings.crowd)
     top = 1.12 * (known[0] if known is not None else max(float(each.max()) for each in angles.values()))
-    with look():
+    with theme():
         drawn, axes = figure(2 + 5.2 * len(settings.memories), 4.6, 1, len(settings.memories))
         for number, (panel, memory) in enumerate(zip(axes, settings.memories, strict=True)):
             for name, each in angles.items():
@@ -145,7 +145,7 @@ def draw_crowd(angles: dict[str, Array], settings: Centres) -> Figure:
 
 
 def draw_sizes(angles: dict[str, list[float]], settings: Centres) -> Figure:
-    with look():
+    with theme():
         drawn, (panel,) = figure(8, 4.6)
         for name, each in angles.items():
             style = STYLES[name]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.report.look import INK, figure, look, style
+from lookalike.report.theme import INK, figure, style, theme
 from lookalike.studies.glyph_race import Contestant, Shots
 from lookalike.studies.localisation_masks import spread
 from lookalike.studies.localisation_plots import Heat, heat_maps
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def draw_curves(curves: Sequence[tuple[Contestant, Sequence[Sequence[tuple[int, float]]]]]) -> Figure:
     """Of each contestant one curve of (step, MAP@R) for each seed."""
-    with look():
+    with theme():
         drawn, (panel,) = figure(8, 4.5)
         for contestant, own in curves:
             steps = [step for step, _ in own[0]]
@@ -56,7 +56,7 @@ def draw_heat_maps(
         )
     )
     drawn = heat_maps(shown, [Heat(*pair) for pair in weights], spread, np.arange(len(shown.labels)))
-    with look():
+    with theme():
         for row in range(len(shown.labels)):
             side = "training" if row < len(of_train) else "unseen"
             drawn.axes[row * (1 + len(weights))].set_ylabel(side, fontsize=10)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lookalike.report import page
-from lookalike.report.look import FAINT, as_bytes, figure, look, styles
+from lookalike.report import html
 from lookalike.report.tables import Table
+from lookalike.report.theme import FAINT, as_bytes, figure, styles, theme
 from lookalike.retrieval.search import neighbours
 from lookalike.studies.glyph_race import BACKBONE, DIM, LEARNT_SHARE, Budget, Outcome, Shots
 from lookalike.studies.localisation_plots import outline_cell
@@ -38,8 +38,8 @@ class Story(NamedTuple):
 def make_page(story: Story) -> str:
     seeds = len(story.budget.seeds)
     parts = [
-        *([page.paragraph(WARNING)] if story.is_quick else []),
-        page.paragraph(
+        *([html.paragraph(WARNING)] if story.is_quick else []),
+        html.paragraph(
             "Every picture shows one letter, which is its class, among three symbols, which mean nothing. A network "
             "is trained to put "
             "pictures of the same letter close together, and is then asked for letters it has never seen, among "
@@ -49,9 +49,9 @@ def make_page(story: Story) -> str:
             "which local features to keep."
         ),
         story.table.html(),
-        *([] if story.is_quick else [page.paragraph(_verdict(story))]),
-        page.heading("What they look at"),
-        page.picture(
+        *([] if story.is_quick else [html.paragraph(_verdict(story))]),
+        html.heading("What they look at"),
+        html.picture(
             heat_maps(story),
             "png",
             "Test pictures, and the weights that each pooling gives to their places; the letter's cell is outlined",
@@ -60,9 +60,9 @@ def make_page(story: Story) -> str:
             f"pooling was ever told which cell that is, but for the oracle. Seed {story.budget.seeds[0]}, as for "
             "neighbours and embedding below.",
         ),
-        page.heading("What they find"),
+        html.heading("What they find"),
         *(
-            page.picture(
+            html.picture(
                 found(story, result),
                 "png",
                 f"Queries and their nearest neighbours under {result.contestant.name}",
@@ -71,8 +71,8 @@ def make_page(story: Story) -> str:
             )
             for result in story.results
         ),
-        page.heading("The embedding"),
-        page.picture(
+        html.heading("The embedding"),
+        html.picture(
             plane(story),
             "svg",
             "Test pictures of some classes in the plane, by t-SNE",
@@ -80,30 +80,30 @@ def make_page(story: Story) -> str:
             "into the plane by t-SNE; a colour and marker for each letter. Distances between far groups mean nothing "
             "in such a picture.",
         ),
-        page.heading("While they learnt"),
-        page.picture(
+        html.heading("While they learnt"),
+        html.picture(
             curves(story),
             "svg",
             "MAP@R on held-out classes over the steps of training",
             "MAP@R on held-out training classes, with the rate that was best there; "
             + ("one seed." if seeds == 1 else f"mean of {seeds} seeds, which are the thin lines."),
         ),
-        page.heading("What was run"),
-        page.pairs(_what_was_run(story)),
-        page.heading("With your own pictures"),
-        page.code(
+        html.heading("What was run"),
+        html.pairs(_what_was_run(story)),
+        html.heading("With your own pictures"),
+        html.code(
             "lookalike train my_pictures/ --out runs/mine      # my_pictures/CLASS/picture.jpg\n"
             "lookalike evaluate runs/mine other_pictures/"
         ),
     ]
-    return page.page("lookalike: learn what looks alike", parts)
+    return html.document("lookalike: learn what looks alike", parts)
 
 
 def heat_maps(story: Story) -> bytes:
     """Pictures in the first row, then the weights of each contestant."""
     chosen = _spread_out(len(story.test.labels), PICTURES)
     rows = 1 + len(story.results)
-    with look():
+    with theme():
         drawn, axes = figure(1.25 * PICTURES + 2.2, 1.28 * rows, rows, PICTURES)
         for column, which in enumerate(chosen):
             _show(axes[column], story.test.pixels[which])
@@ -125,7 +125,7 @@ def found(story: Story, result: Result) -> bytes:
     vectors = torch.from_numpy(result.outcomes[0].vectors)
     queries = _spread_out(len(vectors), QUERIES)
     nearest = neighbours(vectors[queries], vectors, FOUND + 1).indices.numpy()
-    with look():
+    with theme():
         drawn, axes = figure(0.85 * (FOUND + 1), 0.92 * QUERIES, QUERIES, FOUND + 1)
         for row, (query, others) in enumerate(zip(queries, nearest, strict=True)):
             shown = [query, *[other for other in others.tolist() if other != query][:FOUND]]
@@ -146,7 +146,7 @@ def plane(story: Story) -> bytes:
     chosen = np.flatnonzero(story.test.labels < CLASSES_IN_THE_PLANE)
     labels = story.test.labels[chosen]
     shown = [each for each in story.results if not (each.contestant.zero_shot or each.contestant.is_told)]
-    with look():
+    with theme():
         drawn, axes = figure(4.6 * len(shown), 4.6, 1, len(shown))
         looks = styles([f"letter {label}" for label in range(CLASSES_IN_THE_PLANE)])
         for axis, result in zip(axes, shown, strict=True):
@@ -168,7 +168,7 @@ def plane(story: Story) -> bytes:
 
 def curves(story: Story) -> bytes:
     names = {result.contestant.name: _as_pooling(result) for result in story.results}
-    with look():
+    with theme():
         drawn, axes = figure(9, 4.8)
         looks = styles(names.values())
         for result in story.results:

@@ -20,9 +20,8 @@ from lookalike._util.checks import check_count
 from lookalike._util.signals import RunFailed
 from lookalike.data.pictures import Pictures
 from lookalike.experiments.cells import Cell, result_of
-from lookalike.experiments.choices import parse_settings, split_outside
-from lookalike.experiments.estimate import estimate
-from lookalike.experiments.estimate import in_words as estimated
+from lookalike.experiments.choices import parse_settings, split_top_level
+from lookalike.experiments.estimate import describe_estimate, estimate
 from lookalike.experiments.plan import Plan, load_sources
 from lookalike.experiments.protocol import load_protocol
 from lookalike.experiments.workers import work
@@ -77,7 +76,7 @@ class Effects:
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         check_count("first_seed", self.first_seed, least=0)
-        check_overrides(parse_settings(split_outside(self.set, ";")))
+        check_overrides(parse_settings(split_top_level(self.set, ";")))
         if self.letters and not (Path(self.letters) / "model.json").is_file():
             raise ValueError(f"letters must be a run of lookalike train, got {self.letters}")
         if not self.drawn.startswith(DRAWN):
@@ -190,7 +189,7 @@ def _how_long(cells: list[Cell], plan: Plan, settings: Effects) -> str:
     if settings.points == "ends":
         return ""
     guess = estimate(cells[0], plan.pictures_of(cells[0]))
-    text = f"; {estimated(guess, len(cells))}"
+    text = f"; {describe_estimate(guess, len(cells))}"
     if not cells[0].settings.freeze_backbone and len(cells) * guess.most > LONG:
         text += "; --set protocol=quick trains the head only"
     return text

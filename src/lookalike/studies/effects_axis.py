@@ -24,7 +24,7 @@ from lookalike.experiments.protocol import Protocol
 from lookalike.studies.effects_iterated import NAME
 from lookalike.training.settings import Settings
 from lookalike.tuning.plans import load_plan
-from lookalike.tuning.search_space import as_overrides, in_words
+from lookalike.tuning.space import as_overrides, describe_params
 
 FOLDER = Path(__file__).parent / "files" / "effects"
 INNER = "pooling_settings"
@@ -66,7 +66,7 @@ class Point:
     fixed: dict[str, Any] = field(default_factory=dict)  # what else its series sets
 
     def __str__(self) -> str:
-        return f"{self.series}, {in_words(self.values)}" if self.values else self.series
+        return f"{self.series}, {describe_params(self.values)}" if self.values else self.series
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from lookalike.studies.effects_axis import Axis, Point
 from lookalike.studies.rules import Part, quantile
 from lookalike.studies.rules import verdict as verdict
-from lookalike.tuning.search_space import short_names
+from lookalike.tuning.space import short_names
 
 LEAST = 0.1  # points
 LEAST_LEARNT = 0.5

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookalike.report.look import FAINT, INK, LINES, MARKERS, Style, figure, look, style
+from lookalike.report.theme import FAINT, INK, LINES, MARKERS, Style, figure, style, theme
 from lookalike.studies.effects_claims import main_effects, published_effects
 from lookalike.studies.effects_iterated import AUTOGRAD, CLOSED_FORM, EXACT, Cost
 from lookalike.studies.effects_measured import Measured, short_point
-from lookalike.tuning.search_space import plain, short_names
+from lookalike.tuning.space import format_value, short_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,7 +45,7 @@ def lines(m: Measured) -> Figure:
     axis = m.axis
     name = next(each for each in axis.varied if each != axis.lines_by)
     groups = _groups(m)
-    with look():
+    with theme():
         drawn, [axes] = figure(8.0, 4.6)
         chosen = _styles_of(m, groups)
         xs = sorted({float(m.points[i].values[name]) for where in groups.values() for i in where if m.points[i].values})
@@ -81,7 +81,7 @@ def heat(m: Measured) -> Figure:
     first, second = m.axis.varied
     names = list(dict.fromkeys(point.series for point in m.points))
     low, high = np.nanmin(m.means), np.nanmax(m.means)
-    with look():
+    with theme():
         drawn, panels = figure(1.2 + 4.6 * len(names), 4.4, 1, len(names))
         for axes, name in zip(panels, names, strict=True):
             where = m.where(name)
@@ -98,8 +98,8 @@ def heat(m: Measured) -> Figure:
                 )
             mesh = axes.imshow(table, cmap=MAP, vmin=low, vmax=high, origin="lower", aspect="auto")
             axes.grid(visible=False)
-            axes.set_xticks(range(len(across)), [plain(each) for each in across])
-            axes.set_yticks(range(len(up)), [plain(each) for each in up])
+            axes.set_xticks(range(len(across)), [format_value(each) for each in across])
+            axes.set_yticks(range(len(up)), [format_value(each) for each in up])
             axes.set(xlabel=_word(m, first), ylabel=_word(m, second), title=name)
         drawn.colorbar(mesh, ax=panels, label=_measured(m))
     return drawn
@@ -108,7 +108,7 @@ def heat(m: Measured) -> Figure:
 def bars(m: Measured, order: Sequence[int] | None = None) -> Figure:
     """One mark with its spread for each point, the best at the top: marks, as the axis does not begin at 0."""
     done = [int(i) for i in (np.argsort(m.means) if order is None else order) if not np.isnan(m.means[i])]
-    with look():
+    with theme():
         drawn, [axes] = figure(8.0, 1.4 + 0.36 * len(done))
         for place, i in enumerate(done):
             series = m.axis.named(m.points[i].series)
@@ -132,7 +132,7 @@ def bars(m: Measured, order: Sequence[int] | None = None) -> Figure:
 def effects(m: Measured) -> Figure:
     """Main effects of the settings, beside those of the published table; the bars are those of ``error_bars``."""
     names = list(dict.fromkeys(point.series for point in m.points))
-    with look():
+    with theme():
         drawn, panels = figure(1.0 + 4.6 * len(names), 4.2, 1, len(names))
         for axes, name in zip(panels, names, strict=True):
             where = m.where(name)
@@ -172,7 +172,7 @@ def error_bars(m: Measured) -> str:
 
 def problem_steps(m: Measured, steps: Mapping[str, Sequence[int]]) -> Figure:
     """Figures of each series, and how many steps the problems of those with CCP took."""
-    with look():
+    with theme():
         drawn, [left, right] = figure(12.0, 4.6, 1, 2)
         done = [i for i in range(len(m.points)) if not np.isnan(m.means[i])][::-1]
         for place, i in enumerate(done):
@@ -204,7 +204,7 @@ def iteration_costs(m: Measured, costs: Sequence[Cost]) -> Figure:
     from matplotlib.ticker import LogLocator, NullLocator
 
     name = "pooling_settings.iterations"
-    with look():
+    with theme():
         drawn, [left, middle, right] = figure(15.0, 4.4, 1, 3)
         for label, where in _groups(m).items():
             if not m.points[where[0]].values:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from lookalike import data
 from lookalike._util.suggestions import did_you_mean
 from lookalike.experiments.cells import Cell
-from lookalike.experiments.choices import Choice, parse_settings, split_outside
-from lookalike.experiments.division import fingerprint_of, with_test_classes
+from lookalike.experiments.choices import Choice, parse_settings, split_top_level
 from lookalike.experiments.plan import with_seeds
 from lookalike.experiments.protocol import Protocol, load_protocol
+from lookalike.experiments.splits import fingerprint_of, with_test_classes
 from lookalike.models import create_backbone
 from lookalike.studies.effects_axis import Axis, Rows, Which, rows_of
 from lookalike.studies.study import Differences
@@ -63,7 +63,7 @@ def rows_for(
         overrides["evaluate_every"] = min(
             settings.evaluate_every, overrides.get("evaluate_every", settings.evaluate_every)
         )
-    overrides |= parse_settings(split_outside(settings.set, ";"))
+    overrides |= parse_settings(split_top_level(settings.set, ";"))
     if "dim" in overrides and which == "ends":
         overrides["dim"] = min(overrides["dim"], SMALL)
     rows = rows_of(axis, axis.points(which), protocol, pictures, overrides, made["pooling"] if letters else {})
@@ -121,7 +121,8 @@ def pairs(source: str) -> list[tuple[str, str]]:
     """
     inside = source.removeprefix(DRAWN).strip().removeprefix("(").removesuffix(")")
     return [
-        (name.strip(), each.strip()) for name, _, each in (piece.partition("=") for piece in split_outside(inside, ","))
+        (name.strip(), each.strip())
+        for name, _, each in (piece.partition("=") for piece in split_top_level(inside, ","))
     ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.report.look import INK, figure, look, style
+from lookalike.report.theme import INK, figure, style, theme
 from lookalike.studies.glyph_race import Contestant, Shots
 from lookalike.studies.over_seeds import deviation
 
@@ -31,7 +31,7 @@ def bars(
     contestants: Mapping[str, Contestant],
 ) -> Figure:
     """A row of panels for the share, a row for pointing; a column for each mask."""
-    with look():
+    with theme():
         drawn, panels = figure(1.5 + 3.6 * len(chance), 1.2 + 0.9 * len(places), 2, len(chance))
         for panel, (what, mask) in zip(panels, [(w, m) for w in TITLES for m in chance], strict=True):
             for place, (name, own) in enumerate(reversed(list(places.items()))):
@@ -62,7 +62,7 @@ def heat_maps(
 ) -> Figure:
     """A row for each picture: the picture, then the weights of each pooling over it."""
     side = shots.pixels.shape[1]
-    with look():
+    with theme():
         columns = 1 + len(heats)
         drawn, panels = figure(1.55 * columns, 0.4 + 1.55 * len(chosen), len(chosen), columns)
         maps = [spread(heat.weights[chosen], side) for heat in heats]

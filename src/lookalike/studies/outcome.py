@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from lookalike._util.files import write_text
-from lookalike.report import page
-from lookalike.report.drawn import numbers_of
-from lookalike.report.look import as_bytes, save
+from lookalike.report import html
+from lookalike.report.figure_data import read_figure
 from lookalike.report.tables import Column, Line, Table, words
+from lookalike.report.theme import as_bytes, save
 from lookalike.studies.study import Differences, Findings, Study
 
 PAGE, NUMBERS = "index.html", "numbers.json"
@@ -49,7 +49,7 @@ def leave(study: Study, settings: Any, found: Findings, out: Path, run: dict[str
     written = []
     for name, (drawn, _) in found.figures.items():
         written += [*save(drawn, out / name), out / f"{name}.json"]
-        write_text(written[-1], as_json(numbers_of(drawn)) + "\n")
+        write_text(written[-1], as_json(read_figure(drawn)) + "\n")
     for name, table in found.tables.items():
         write_text(out / f"{name}.csv", table.csv())
         written.append(out / f"{name}.csv")
@@ -105,30 +105,30 @@ def behind_in_words(found: Findings) -> list[str]:
 
 
 def as_page(study: Study, settings: Any, found: Findings, run: dict[str, Any]) -> str:
-    parts = [page.paragraph(MINIATURE)] if run["miniature"] else []
-    parts += [page.paragraph(study.about), page.paragraph(f"Source: {study.source}", faint=True)]
-    parts.append(page.heading("What the papers saw, and what was seen here"))
+    parts = [html.paragraph(MINIATURE)] if run["miniature"] else []
+    parts += [html.paragraph(study.about), html.paragraph(f"Source: {study.source}", faint=True)]
+    parts.append(html.heading("What the papers saw, and what was seen here"))
     for claim in found.claims:
-        parts.append(page.heading(claim.verdict, 3))
-        parts.append(page.pairs({"papers": claim.paper, "here": claim.here}))
-    parts += [page.paragraph(note) for note in found.notes]
+        parts.append(html.heading(claim.verdict, 3))
+        parts.append(html.pairs({"papers": claim.paper, "here": claim.here}))
+    parts += [html.paragraph(note) for note in found.notes]
     for name, (drawn, caption) in found.figures.items():
-        parts.append(page.picture(as_bytes(drawn, "png"), "png", caption or name, caption))
+        parts.append(html.picture(as_bytes(drawn, "png"), "png", caption or name, caption))
     parts += [table.html() for table in found.tables.values()]
-    parts.append(page.heading("Settings"))
+    parts.append(html.heading("Settings"))
     reduced = study.reduced(settings)
     if reduced:
-        parts.append(page.paragraph("Not the full setting; what differs from it:"))
-        parts.append(page.pairs(_instead(reduced)))
+        parts.append(html.paragraph("Not the full setting; what differs from it:"))
+        parts.append(html.pairs(_instead(reduced)))
     for title, each in found.behind.items():
-        parts.append(page.paragraph(f"Not as in the papers: {title}; what differs:"))
-        parts.append(page.pairs(_instead(each)))
+        parts.append(html.paragraph(f"Not as in the papers: {title}; what differs:"))
+        parts.append(html.pairs(_instead(each)))
     if reduced or found.behind:
-        parts.append(page.paragraph("All settings of the study:"))
-    parts.append(page.pairs({name: _text(each) for name, each in asdict(settings).items()}))
-    parts.append(page.heading("How it was run"))
-    parts.append(page.pairs(run))
-    return page.page(study.title, parts)
+        parts.append(html.paragraph("All settings of the study:"))
+    parts.append(html.pairs({name: _text(each) for name, each in asdict(settings).items()}))
+    parts.append(html.heading("How it was run"))
+    parts.append(html.pairs(run))
+    return html.document(study.title, parts)
 
 
 def _changes(differences: Differences, other: str) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lookalike.report.look import INK, PAPER, figure, look, style
+from lookalike.report.theme import INK, PAPER, figure, style, theme
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.studies.hulls import class_hulls, overlap
 from lookalike.studies.over_seeds import deviation
@@ -27,7 +27,7 @@ def draw_planes(shown: Mapping[str, tuple[Run, Trained]], samples: Samples, toke
 
     ``tokens``: how many each class has.
     """
-    with look():
+    with theme():
         drawn, panels = figure(11.5, 11.5, 2, len(shown))
         for column, (name, (run, trained)) in enumerate(shown.items()):
             states = (
@@ -118,7 +118,7 @@ class Measured(Protocol):
 
 def draw_margins(margins: Sequence[float], results: Measured, published: float) -> "Figure":
     """MAP@R and overlap of hulls over the margin."""
-    with look():
+    with theme():
         drawn, panels = figure(11, 4.4, 1, 2)
         for panel, key, label in zip(
             panels,
@@ -158,7 +158,7 @@ def draw_curves(
     published: float,
 ) -> "Figure":
     """MAP@R over training: at the margin chosen for each, and at the published one. ``steps``: of an epoch."""
-    with look():
+    with theme():
         drawn, panels = figure(11, 4.4, 1, 2)
         titles = ("margin chosen for each by validation", f"published margin, {published:g}")
         for panel, title, margins in zip(panels, titles, (best, dict.fromkeys(NAMES, published)), strict=True):

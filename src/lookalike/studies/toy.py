@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from lookalike._util.checks import check_count, check_range
 from lookalike.pooling.reference import linear_programme
 from lookalike.pooling.transport import partial_transport
-from lookalike.report.look import look
 from lookalike.report.tables import Column, Line, Table, number, words
+from lookalike.report.theme import theme
 from lookalike.studies.study import Bench, Claim, Findings, Study, Verdict, value
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def draw(features: Array, is_object: Mask, weights: dict[str, Array], keep: floa
     ladder = [name for name in weights if name != PROGRAMME]
     pixels = int(is_object.sum())
     highest = 100 * max(1 / pixels, *(w.max() for w in weights.values()))
-    with look():
+    with theme():
         figure = Figure(figsize=(12, 8.3), dpi=120, layout="constrained")
         top, bottom = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.4, 1)).ravel()
         large, small = top.subplots(1, 3), bottom.subplots(1, len(ladder))

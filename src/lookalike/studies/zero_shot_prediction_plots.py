@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.report.look import INK, PAPER, figure, look, style
+from lookalike.report.theme import INK, PAPER, figure, style, theme
 from lookalike.studies.zero_shot_prediction_findings import BEFORE, PERMUTED, PLAIN, ZERO_SHOT, Scores
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Coloured(NamedTuple):
 def draw_histograms(histograms: Mapping[str, NDArray[np.float64]], classes: Sequence[str]) -> Figure:
     """Of each network (classes, m), rows sum to 1."""
     count = next(iter(histograms.values())).shape[1]
-    with look():
+    with theme():
         drawn, panels = figure(
             2.8 + 1.1 * count * 0.55 * len(histograms), 1.3 + 0.36 * len(classes), 1, len(histograms)
         )
@@ -55,7 +55,7 @@ def draw_accuracies(scores: Scores, chance: float) -> Figure:
         ZERO_SHOT: {"color": own.colour, "hatch": own.hatch},
     }
     width = 0.8 / len(looks)
-    with look():
+    with theme():
         drawn, panels = figure(11, 4.8, 1, len(scores))
         for panel, (ridge, by) in zip(panels, scores.items(), strict=True):
             distances = list(by[PLAIN])
@@ -87,7 +87,7 @@ def draw_prototypes(pixels: NDArray[np.uint8], names: Sequence[str], coloured: S
 
     colours = np.array([to_rgb(colour) for colour in COLOURS])
     rows = 1 + len(coloured)
-    with look():
+    with theme():
         drawn, panels = figure(0.6 + 1.4 * len(pixels), 0.4 + 1.5 * rows, rows, len(pixels))
         for column, (picture, name) in enumerate(zip(pixels, names, strict=True)):
             panels[column].imshow(picture)

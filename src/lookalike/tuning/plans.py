@@ -15,7 +15,7 @@ import yaml
 
 from lookalike._util.checks import check_count
 from lookalike._util.suggestions import did_you_mean
-from lookalike.experiments.choices import split_outside
+from lookalike.experiments.choices import split_top_level
 from lookalike.experiments.published import TABLES
 
 FILES = Path(__file__).parent / "plans"
@@ -64,7 +64,7 @@ class TuningPlan:
             raise ValueError(f"published must be one of {', '.join(TABLES)}, got {self.published!r}")
         if self.prune is not None and not isinstance(self.prune, bool):
             raise TypeError(f"prune must be true or false, got {self.prune!r}")
-        if len(split_outside(self.methods, ",")) > 1:
+        if len(split_top_level(self.methods, ",")) > 1:
             raise ValueError(f"methods must be one case, joined by +, got {self.methods!r}")
 
 

@@ -13,7 +13,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from lookalike._util.hashing import digest
-from lookalike.tuning.search_space import Axis, Space
+from lookalike.tuning.space import Axis, Space
 from lookalike.tuning.task import Task
 
 

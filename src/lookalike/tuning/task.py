@@ -7,12 +7,12 @@ from typing import Any
 
 from lookalike import pooling as poolings
 from lookalike.data.pictures import Pictures
+from lookalike.experiments.cells import RESULTS_VERSION
 from lookalike.experiments.choices import Choice
 from lookalike.experiments.plan import Plan, make_plan
 from lookalike.experiments.protocol import Protocol
-from lookalike.experiments.version import RESULTS_VERSION
 from lookalike.training.settings import Settings
-from lookalike.tuning.search_space import Space, as_overrides, in_words, searched
+from lookalike.tuning.space import Space, as_overrides, describe_params, searched
 
 # Settings without effect unless another is on.
 NEEDS = {
@@ -99,7 +99,7 @@ class Task:
             try:
                 settings = self.plan(point).cells[0].settings
             except (ValueError, TypeError) as reason:
-                raise type(reason)(f"no trial could have {in_words(point)}: {reason}") from None
+                raise type(reason)(f"no trial could have {describe_params(point)}: {reason}") from None
             for name in self.space:
                 for prefix, switch in NEEDS.items():
                     if name.startswith(prefix) and not getattr(settings, switch):

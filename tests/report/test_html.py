@@ -4,7 +4,7 @@ import base64
 import re
 from html.parser import HTMLParser
 
-from lookalike.report import page
+from lookalike.report import html
 
 NASTY = '</style><script>alert("x")</script>&'
 
@@ -34,15 +34,15 @@ class Reader(HTMLParser):
 
 def whole() -> str:
     parts = [
-        page.heading(NASTY, anchor="a"),
-        page.paragraph(NASTY),
-        page.contents({"a": NASTY}),
-        page.listing([NASTY]),
-        page.pairs({NASTY: NASTY}),
-        page.code(NASTY),
-        page.picture(b"<svg/>", "svg", NASTY, NASTY),
+        html.heading(NASTY, anchor="a"),
+        html.paragraph(NASTY),
+        html.contents({"a": NASTY}),
+        html.listing([NASTY]),
+        html.pairs({NASTY: NASTY}),
+        html.code(NASTY),
+        html.picture(b"<svg/>", "svg", NASTY, NASTY),
     ]
-    return page.page(NASTY, parts)
+    return html.document(NASTY, parts)
 
 
 def test_text_is_text() -> None:
@@ -74,11 +74,11 @@ def test_the_browser_is_told_so_before_anything_else() -> None:
 
 
 def test_a_picture_is_inside() -> None:
-    found = re.search(r'src="data:image/png;base64,([^"]+)"', page.picture(b"\x89PNG", "png", "a picture"))
+    found = re.search(r'src="data:image/png;base64,([^"]+)"', html.picture(b"\x89PNG", "png", "a picture"))
     assert found is not None
     assert base64.b64decode(found[1]) == b"\x89PNG"
 
 
 def test_light_dark_and_paper() -> None:
-    assert "prefers-color-scheme: dark" in page.STYLE
-    assert "@media print" in page.STYLE
+    assert "prefers-color-scheme: dark" in html.STYLE
+    assert "@media print" in html.STYLE

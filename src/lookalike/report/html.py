@@ -57,7 +57,7 @@ pre { background: var(--band); padding: .6rem .8rem; overflow-x: auto; font-size
 """
 
 
-def page(title: str, parts: Iterable[str]) -> str:
+def document(title: str, parts: Iterable[str]) -> str:
     """A whole page; ``parts`` are made by the functions below, or by ``Table.html``."""
     body = "\n".join(parts)
     return f"""<!doctype html>

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DIGITS = 6
 
 
-def numbers_of(figure: "Figure") -> list[dict[str, Any]]:
+def read_figure(figure: "Figure") -> list[dict[str, Any]]:
     """One entry for each panel that shows numbers, in the order of the figure."""
     panels = [_panel(axes) for axes in figure.axes]
     return [panel for panel in panels if panel.keys() - {"title", "x", "y"}]

@@ -32,10 +32,10 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from lookalike._util.files import write_text
 from lookalike._util.signals import Stopped
 from lookalike.experiments import leases as claims
-from lookalike.experiments.version import RESULTS_VERSION
+from lookalike.experiments.cells import RESULTS_VERSION
 from lookalike.training.loop import train
-from lookalike.tuning.findings import Record, best_of
-from lookalike.tuning.search_space import in_words
+from lookalike.tuning.results import Record, best_of
+from lookalike.tuning.space import describe_params
 from lookalike.tuning.storage import digest_of, distributions, make_sampler, open_storage
 from lookalike.tuning.task import Task
 
@@ -179,7 +179,7 @@ class Tuning:
         best = best_of(records)
         standing = f"; best {100 * (best.value or 0):.2f} by trial {best.number}" if best else ""
         seconds = time.monotonic() - started
-        say(f"trial {number}: {in_words(trial.params)}: {ending}, {seconds:.0f} s{standing}; {over} of {trials}")
+        say(f"trial {number}: {describe_params(trial.params)}: {ending}, {seconds:.0f} s{standing}; {over} of {trials}")
 
     def _train(self, trial: Trial) -> list[dict[str, Any]]:
         """Every run of the protocol, gone on with where it was; raises ``TrialPruned`` where it is not worth it."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lookalike.tuning.search_space import Space
+from lookalike.tuning.space import Space
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def _by_letters(name: str, choices: tuple[str, ...], salt: int) -> str:
 
 
 @contextmanager
-def look() -> Iterator[None]:
+def theme() -> Iterator[None]:
     """Draw in here."""
     from matplotlib import rc_context
 
@@ -118,7 +118,7 @@ def look() -> Iterator[None]:
 
 
 def figure(width: float = 8.0, height: float = 4.5, rows: int = 1, columns: int = 1) -> tuple[Figure, list[Any]]:
-    """A figure in inches and its axes, row by row. Draw on it inside ``with look():``."""
+    """A figure in inches and its axes, row by row. Draw on it inside ``with theme():``."""
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=(width, height), dpi=120, layout="constrained")
@@ -129,7 +129,7 @@ def as_bytes(drawn: Figure, kind: str) -> bytes:
     """As "png" or "svg", with room for whatever reaches beyond the edges."""
     content = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    with look():
+    with theme():
         drawn.savefig(content, format=kind, bbox_inches="tight", pad_inches=0.1, metadata=metadata)
     return content.getvalue()
 

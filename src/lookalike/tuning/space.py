@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lookalike._util.suggestions import did_you_mean
-from lookalike.experiments.choices import parse_settings, split_outside
+from lookalike.experiments.choices import parse_settings, split_top_level
 from lookalike.experiments.plan import NESTED
 from lookalike.training.settings import FREE_ON_RESUME, names
 
@@ -108,12 +108,12 @@ def short_names(space: Mapping[str, Any]) -> dict[str, str]:
     return {name: short if list(last.values()).count(short) == 1 else name for name, short in last.items()}
 
 
-def in_words(point: Mapping[str, Any]) -> str:
+def describe_params(point: Mapping[str, Any]) -> str:
     short = short_names(point)
-    return ", ".join(f"{short[name]}={plain(value)}" for name, value in point.items())
+    return ", ".join(f"{short[name]}={format_value(value)}" for name, value in point.items())
 
 
-def plain(value: Any) -> str:
+def format_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "null" if value is None else str(value)
 
 
@@ -121,7 +121,7 @@ def _pairs(asked: str | Mapping[str, Any]) -> list[tuple[str, Any]]:
     if not isinstance(asked, str):
         return [(str(name), value) for name, value in asked.items()]
     pairs = []
-    for piece in split_outside(asked, ";"):
+    for piece in split_top_level(asked, ";"):
         name, equals, value = piece.partition("=")
         if not equals or not name.strip() or not value.strip():
             raise ValueError(f"the search must be given as name=values; name=values, got {piece!r}; {HOW}")
@@ -147,7 +147,7 @@ def _axis(name: str, value: Any) -> Axis:
             return _range(name, match[1], match[2])
         if not (value.startswith("[") and value.endswith("]")):
             raise ValueError(f"the values of {name} cannot be read: {value!r}; {HOW}")
-        inside = split_outside(value[1:-1], ",")
+        inside = split_top_level(value[1:-1], ",")
         value = [parse_settings([f"{name}={one}"])[name] for one in inside]
     if not isinstance(value, list):
         raise ValueError(f"the values of {name} must be a list or a range, got {value!r}; {HOW}")
@@ -164,7 +164,7 @@ def _axis(name: str, value: Any) -> Axis:
 def _range(name: str, kind: str, inside: str) -> Axis:
     if kind not in RANGES:
         raise ValueError(f"there is no range {kind!r} for {name}{did_you_mean(kind, RANGES)}; {HOW}")
-    ends = [parse_settings([f"{name}={one}"])[name] for one in split_outside(inside, ",")]
+    ends = [parse_settings([f"{name}={one}"])[name] for one in split_top_level(inside, ",")]
     numbers = [end for end in ends if isinstance(end, (int, float)) and not isinstance(end, bool) and isfinite(end)]
     if len(numbers) != 2 or len(ends) != 2:
         raise ValueError(f"{kind} of {name} needs two numbers, got {kind}({inside})")

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lookalike.report.look import FAINT, as_bytes, figure, look, save, style, styles
+from lookalike.report.theme import FAINT, as_bytes, figure, save, style, styles, theme
 
 
 def drawn() -> object:
-    with look():
+    with theme():
         plot, [axes] = figure(3, 2)
         axes.bar([0, 1], [1, -2], color=style("gsp").colour, hatch="//")
         axes.set_xticks([0, 1], ["a very long label that reaches far beyond", "another one that does, too"])

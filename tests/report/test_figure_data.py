@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
 
-from lookalike.report.drawn import numbers_of
+from lookalike.report.figure_data import read_figure
 
 
 def test_every_kind_of_mark_gives_its_numbers_back() -> None:
@@ -20,7 +20,7 @@ def test_every_kind_of_mark_gives_its_numbers_back() -> None:
     right.bar(["a", "b"], [5, 6])
     right.imshow(np.array([[0.125, 1.0]]))
     right.imshow(np.zeros((2, 2, 3)))  # a picture
-    curves, rest = numbers_of(figure)
+    curves, rest = read_figure(figure)
     assert (curves["title"], curves["x"], curves["y"]) == ("curves", "step", "MAP@R, %")
     assert curves["lines"] == [{"label": "GSP", "x": [0, 10], "y": [1.5, 2.25]}]
     assert curves["points"] == [{"label": "tokens", "places": [[1.0, 3.0], [2.0, 4.0]]}]
@@ -37,5 +37,5 @@ def test_panels_without_numbers_are_left_out_and_all_of_it_is_json() -> None:
     empty.imshow(np.zeros((2, 2, 3)))
     other.axhline(0.5)
     other.plot([1.0], [float("nan")])
-    (panel,) = numbers_of(figure)
+    (panel,) = read_figure(figure)
     assert json.loads(json.dumps(panel))["lines"][0]["y"] == [0.5, 0.5]
