@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from lookalike._util.settings import setting
 from lookalike.cli import main
 from lookalike.cli.config_file import UsageError, read_config
-from lookalike.training.settings import setting
 
 
 @dataclass

@@ -70,7 +70,7 @@ def test_the_version_with_comments_says_the_same(which: str) -> None:
         ("steps: [1\n", r"cannot be read: "),
         ("steps: 0\n", r"^steps must be at least 1, got 0$"),
         ("schedule: cosin\n", r"did you mean 'cosine'"),
-        ("betas: [0.9]\n", r"^betas must be two numbers"),
+        ("betas: [0.9]\n", r"^betas must be 2 values"),
     ],
 )
 def test_settings_that_somebody_broke(text: str, message: str, tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from lookalike._util.settings import setting
 from lookalike.cli.parsing import JSON, UsageError, parse
 from lookalike.cli.processes import is_one_of_several, several, threads_of_each
-from lookalike.training.settings import setting
 
 DESCRIPTION = """Train and test every combination of losses, poolings and methods on the data, under one protocol, and
 leave the results in --out. What is done there already is not done again; what was interrupted goes on; several

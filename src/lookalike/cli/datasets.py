@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lookalike._util.settings import setting
 from lookalike._util.suggestions import did_you_mean
 from lookalike.cli.parsing import JSON, UsageError, parse
 from lookalike.data import DRAWN
 from lookalike.data import datasets as benchmarks
-from lookalike.training.settings import setting
 
 DESCRIPTION = """Without a word more: the benchmarks that are known by name, their sizes, and where to get them. With
 check PATH: whether the folder holds what it should, and what is wrong."""

@@ -11,6 +11,7 @@ import numpy as np
 from lookalike import data
 from lookalike._util.files import replacing, require_writable
 from lookalike._util.progress import Display
+from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
 from lookalike.cli.loading import ending_at_once
 from lookalike.cli.parsing import JSON, UsageError, parse
@@ -18,7 +19,6 @@ from lookalike.data.files import table_of_files, verified
 from lookalike.data.folder import list_pictures
 from lookalike.data.names import as_text
 from lookalike.data.pictures import Pictures
-from lookalike.training.settings import setting
 
 DESCRIPTION = """Write the vectors of pictures to a file. DATA is any folder of pictures, or whatever train takes.
 x.npy holds the vectors and x.csv beside it the path and label of each row; x.parquet holds all in one file. In paths

@@ -11,6 +11,7 @@ import numpy as np
 from lookalike import data
 from lookalike._util.checks import check_count
 from lookalike._util.progress import Display
+from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
 from lookalike.cli.loading import load_model
 from lookalike.cli.parsing import JSON, UsageError, parse
@@ -19,7 +20,6 @@ from lookalike.data.pictures import BrokenData, Pictures
 from lookalike.data.splits import lacking_role, measurable_classes
 from lookalike.training.evaluation import as_lines, measure
 from lookalike.training.run_folder import RunFolder
-from lookalike.training.settings import setting
 
 DESCRIPTION = """Measure a trained model on labelled pictures: P@1, P@R, MAP@R and R@K, exactly. Each picture is
 compared with all others, or the queries with the gallery where the data say which is which. A query is left out of the

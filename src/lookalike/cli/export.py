@@ -10,13 +10,13 @@ from typing import Any, Literal
 from lookalike import data
 from lookalike._util.files import require_writable
 from lookalike._util.progress import Display
+from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
 from lookalike.cli.loading import ending_at_once
 from lookalike.cli.parsing import JSON, UsageError, parse
 from lookalike.data.pictures import BrokenData, Pictures
 from lookalike.data.splits import lacking_role, measurable_classes
 from lookalike.training.evaluation import measure
-from lookalike.training.settings import setting
 
 DESCRIPTION = """Write a trained model for other programs or other people. onnx: one file, pooling included, for
 onnxruntime and others; torch: a .pt2 of torch.export; folder: model.json, model.safetensors and a model card, which

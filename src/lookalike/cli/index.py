@@ -13,13 +13,13 @@ from typing import Any, Literal
 from lookalike._util.checks import check_count
 from lookalike._util.files import require_writable
 from lookalike._util.progress import Display
+from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
 from lookalike.cli.loading import ending_at_once, load_model
 from lookalike.cli.parsing import JSON, UsageError, parse
 from lookalike.data.files import counted
 from lookalike.data.names import from_text
 from lookalike.data.reading import SUFFIXES
-from lookalike.training.settings import setting
 
 DESCRIPTION = """Make a folder of pictures searchable, or bring its index up to date: new pictures are added, changed
 ones embedded again, vanished ones forgotten. Batches are kept as they are done, so a run that was interrupted goes on

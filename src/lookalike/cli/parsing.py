@@ -113,8 +113,8 @@ def _parser(
     group: Any = parser
     for entry in fields(kind):
         explanation = entry.metadata["help"]
-        if entry.metadata["part"] is not None:
-            group = parser.add_argument_group(entry.metadata["part"])
+        if entry.metadata["group"] is not None:
+            group = parser.add_argument_group(entry.metadata["group"])
         default = entry.default if entry.default_factory is MISSING else entry.default_factory()
         if entry.name in positional:
             name, kind_of = entry.name, types[entry.name]

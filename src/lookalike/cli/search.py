@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from lookalike._util.checks import check_count
 from lookalike._util.files import require_writable, write_text
+from lookalike._util.settings import setting
 from lookalike.cli.loading import ending_at_once
 from lookalike.cli.parsing import JSON, UsageError, parse
 from lookalike.data.names import as_text
 from lookalike.report import html
 from lookalike.report.tables import Column, Line, Table, number, words
-from lookalike.training.settings import setting
 
 DESCRIPTION = """The pictures of an index that look most like one of yours, nearest first. A filter is applied before
 the nearest are taken: label=robin, or label in (robin, wren), year>=2020, where a comma means and. Re-ranking looks

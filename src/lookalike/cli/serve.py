@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
 from lookalike.cli.loading import ending_at_once
 from lookalike.cli.parsing import JSON, UsageError, parse
-from lookalike.training.settings import setting
 
 if TYPE_CHECKING:
     from lookalike.server import Keys

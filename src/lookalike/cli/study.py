@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from lookalike._util.files import require_own_folder
+from lookalike._util.settings import setting
 from lookalike.cli.loading import ending_at_once
 from lookalike.cli.parsing import JSON, UsageError, parse
-from lookalike.training.settings import setting
 
 DESCRIPTION = """Run one study of the papers: its figures (PNG and SVG), the numbers behind them (CSV and JSON) and a
 page that says what the papers saw, what was seen here, and whether it agrees. lookalike study list shows them all.

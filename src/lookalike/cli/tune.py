@@ -7,8 +7,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from lookalike._util.settings import setting
 from lookalike.cli.parsing import JSON, UsageError, parse
-from lookalike.training.settings import Settings, setting
+from lookalike.training.settings import Settings
 
 DESCRIPTION = """Search for good settings with Optuna. A trial trains every run of the protocol with the settings that
 are proposed, and is judged by the monitored figure on held-out classes, never on the test classes. Several workers, on

@@ -4,22 +4,13 @@ The command line, the YAML file and ``settings.yaml`` of a run all have these na
 run starts, from the data and the machine; what was decided is written to ``settings.yaml``.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
-from lookalike._util.checks import check_count, check_range
-from lookalike._util.suggestions import did_you_mean
+from lookalike._util.settings import check_settings, setting
 
 Precision = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
-
-
-def setting(default: Any, explanation: str, part: str | None = None) -> Any:
-    """A field with its explanation; with ``part``, the first of a part of the settings that is called so."""
-    metadata = {"help": explanation, "part": part}
-    if isinstance(default, dict):
-        return field(default_factory=dict, metadata=metadata)
-    return field(default=default, metadata=metadata)
 
 
 @dataclass
@@ -27,34 +18,38 @@ class Settings:
     data: str | None = setting(None, "a folder of class folders, a CSV, a benchmark's folder or name:folder, or glyphs")
     out: Path | None = setting(None, "folder of the run; it must not exist yet, unless with --resume")
     resume: bool = setting(False, "go on with the run in --out where it was saved last")
-    seed: int = setting(0, "decides the start, the batches and the augmentation")
+    seed: int = setting(0, "decides the start, the batches and the augmentation", least=0, below=2**63)
     strict: bool = setting(False, "fail if any picture cannot be read, instead of leaving it out")
     check: bool = setting(True, "decode every picture once before training starts, to find the unreadable ones")
 
     backbone: str = setting(
-        "efficientnet_lite0", "any timm model, bn_inception, resnet20 or resnetv2-20", part="the model"
+        "efficientnet_lite0", "any timm model, bn_inception, resnet20 or resnetv2-20", group="the model"
     )
     weights: str = setting(
         "auto", "of the backbone: auto (bundled), none (random), timm (let timm download), a file, or a run"
     )
-    dim: int | None = setting(128, "size of the embedding; null leaves the projection out")
+    dim: int | None = setting(128, "size of the embedding; null leaves the projection out", least=1)
     pooling: str = setting("gsp", "how local features become one vector: gsp, average, max, gem, attention, ...")
     pooling_settings: dict[str, Any] = setting({}, "settings of the pooling, e.g. --pooling-settings.keep 0.3")
     normalise: Literal["l2", "clip", "none"] | None = setting(
         None, "what is done to the embedding at the end; null: clip into the unit ball with --ccp, else l2"
     )
-    size: int | None = setting(None, "side of the input in pixels; null: what the backbone was made for")
-    resize: int | None = setting(None, "shorter side of a picture before it is cropped to size; null: in proportion")
+    size: int | None = setting(None, "side of the input in pixels; null: what the backbone was made for", least=1)
+    resize: int | None = setting(
+        None, "shorter side of a picture before it is cropped to size; null: in proportion", least=1
+    )
     freeze_backbone: bool | None = setting(
         None, "train the head alone, from cached features; default: yes where there is no GPU and weights are at hand"
     )
     freeze_batch_norm: bool | None = setting(None, "keep batch norm as it came; default: yes with pretrained weights")
-    train_stages: int | None = setting(None, "fine-tune only the last so many stages of the backbone; null: all")
+    train_stages: int | None = setting(
+        None, "fine-tune only the last so many stages of the backbone; null: all", least=0
+    )
     start: Literal["pca", "random"] | None = setting(
         None, "of the projection: principal directions of the features (default with pretrained weights), or random"
     )
     median_norm: float = setting(
-        2.0, "the pca start scales local features to this median length; GSP clips at its radius, which is 1"
+        2.0, "the pca start scales local features to this median length; GSP clips at its radius, which is 1", above=0
     )
 
     prototypes_from: Literal["pictures", "places"] = setting(
@@ -65,7 +60,7 @@ class Settings:
         "multi-similarity",
         "circle, contrastive (c1), contrastive-distance (c2), lifted-structure, margin, multi-similarity (ms), n-pair, "
         "proxy-anchor, proxy-nca, proxy-nca++, soft-triple or triplet",
-        part="the loss",
+        group="the loss",
     )
     preset: Literal["cub", "cars", "inshop", "sop"] | None = setting(
         None, "the papers' settings of the loss for a data set"
@@ -73,106 +68,91 @@ class Settings:
     loss_settings: dict[str, Any] = setting({}, "settings of the loss, e.g. --loss-settings.margin 0.5")
 
     zero_shot: float = setting(
-        0.0, "share of the zero-shot loss in the whole; the papers take 0.1; 0: none", part="over the loss"
+        0.0,
+        "share of the zero-shot loss in the whole; the papers take 0.1; 0: none",
+        group="over the loss",
+        least=0,
+        below=1,
     )
     zero_shot_settings: dict[str, Any] = setting({}, "its settings, ridge and scale")
-    memory: int = setting(0, "batches that a cross-batch memory holds; 0: none")
-    memory_start: int = setting(1000, "steps before the memory joins in")
-    centres: float = setting(0.0, "weight of the regulariser that spreads class centres; 0: none")
+    memory: int = setting(0, "batches that a cross-batch memory holds; 0: none", least=0)
+    memory_start: int = setting(1000, "steps before the memory joins in", least=0)
+    centres: float = setting(0.0, "weight of the regulariser that spreads class centres; 0: none", least=0)
     centres_settings: dict[str, Any] = setting({}, "its settings, e.g. --centres-settings.preset mhe-1")
     ccp: bool = setting(False, "chance-constrained programming: alternating proxy problems; embeddings are clipped")
-    ccp_proxies: int = setting(8, "proxies of each class")
-    ccp_pool: int = setting(12, "pictures of each class that the proxies of a problem are chosen from")
-    ccp_pull: float = setting(2e-4, "how strongly weights are pulled towards the last problem's solution")
-    ccp_patience: int = setting(3, "evaluations without a better figure that end a problem")
-    ccp_in_batch: float = setting(0.0, "weight of the same loss inside the batch; the authors' code takes 0.1")
+    ccp_proxies: int = setting(8, "proxies of each class", least=1)
+    ccp_pool: int = setting(12, "pictures of each class that the proxies of a problem are chosen from", least=1)
+    ccp_pull: float = setting(2e-4, "how strongly weights are pulled towards the last problem's solution", least=0)
+    ccp_patience: int = setting(3, "evaluations without a better figure that end a problem", least=1)
+    ccp_in_batch: float = setting(0.0, "weight of the same loss inside the batch; the authors' code takes 0.1", least=0)
     ccp_select: Literal["k-centre", "random"] = setting("k-centre", "how proxies are chosen from the pool")
     ccp_alternate: bool = setting(True, "no: stay with the first problem")
     ccp_against: Literal["proxies", "samples"] = setting(
         "proxies", "or the chosen pictures themselves: all of them pass through the model at every step"
     )
 
-    batch_size: int = setting(32, "pictures per step, over all processes together", part="pictures and batches")
-    per_class: int | None = setting(None, "pictures per class in a batch; null: what goes with the loss")
+    batch_size: int = setting(
+        32, "pictures per step, over all processes together", group="pictures and batches", least=1
+    )
+    per_class: int | None = setting(None, "pictures per class in a batch; null: what goes with the loss", least=1)
     crop: Literal["area", "pixels", "none"] = setting(
         "area", "random crop by share of area, by 40 to 256 pixels, or none"
     )
     flip: bool = setting(True, "mirror half of the training pictures")
     views: int = setting(
-        1, "cached versions of each training picture with --freeze-backbone; the first is not augmented"
+        1, "cached versions of each training picture with --freeze-backbone; the first is not augmented", least=1
     )
-    workers: int | None = setting(None, "processes that read pictures; null: by the number of cores")
+    workers: int | None = setting(None, "processes that read pictures; null: by the number of cores", least=0)
     cache: Path | None = setting(None, "where features are cached; null: ~/.cache/lookalike, or LOOKALIKE_CACHE")
-    validation: float = setting(0.25, "share of the classes held out to choose the best weights by; 0: none")
+    validation: float = setting(
+        0.25, "share of the classes held out to choose the best weights by; 0: none", least=0, below=1
+    )
     validation_order: Literal["seeded", "contiguous"] = setting(
         "seeded", "which classes: drawn by seed, or the last ones"
     )
 
-    steps: int = setting(1000, "training steps at most", part="the optimiser")
+    steps: int = setting(1000, "training steps at most", group="the optimiser", least=1)
     optimiser: Literal["adam", "adamw", "sgd"] = setting("adam", "adam has L2 decay as the papers do, adamw decoupled")
     lr: float | None = setting(
-        None, "learning rate; null: 1e-3 from a random start, else one that does not forget the start"
+        None, "learning rate; null: 1e-3 from a random start, else one that does not forget the start", above=0
     )
-    backbone_lr: float = setting(1.0, "rate of the backbone, as a multiple of lr")
-    pooling_lr: float = setting(1.0, "rate of the pooling's parameters, as a multiple of lr")
+    backbone_lr: float = setting(1.0, "rate of the backbone, as a multiple of lr", above=0)
+    pooling_lr: float = setting(1.0, "rate of the pooling's parameters, as a multiple of lr", above=0)
     proxy_lr: float | None = setting(
-        None, "rate of the loss's own parameters, as a multiple of lr; null: as its papers do"
+        None, "rate of the loss's own parameters, as a multiple of lr; null: as its papers do", above=0
     )
-    label_lr: float = setting(1.0, "rate of the zero-shot loss's label embeddings, as a multiple of lr")
-    weight_decay: float = setting(1e-4, "not applied to batch norm and biases")
-    betas: tuple[float, float] = setting((0.9, 0.999), "of adam and adamw; the first is the momentum of sgd")
+    label_lr: float = setting(1.0, "rate of the zero-shot loss's label embeddings, as a multiple of lr", above=0)
+    weight_decay: float = setting(1e-4, "not applied to batch norm and biases", least=0)
+    betas: tuple[float, float] = setting(
+        (0.9, 0.999), "of adam and adamw; the first is the momentum of sgd", least=0, below=1
+    )
     schedule: Literal["constant", "cosine", "plateau"] = setting("constant", "how the rate goes on")
     warm_up: int | None = setting(
-        None, "steps in which a pretrained backbone waits for head and proxies; null: as the loss's papers do"
+        None, "steps in which a pretrained backbone waits for head and proxies; null: as the loss's papers do", least=0
     )
-    accumulate: int = setting(1, "batches whose gradients are added up for one step")
-    clip_norm: float | None = setting(10.0, "longest gradient; null: no limit")
-    clip_value: float | None = setting(None, "largest entry of a gradient; null: no limit")
+    accumulate: int = setting(1, "batches whose gradients are added up for one step", least=1)
+    clip_norm: float | None = setting(10.0, "longest gradient; null: no limit", above=0)
+    clip_value: float | None = setting(None, "largest entry of a gradient; null: no limit", above=0)
     ema: float = setting(
-        0.0, "decay of an exponential mean of the weights, which is then what is measured and kept; 0: none"
+        0.0,
+        "decay of an exponential mean of the weights, which is then what is measured and kept; 0: none",
+        least=0,
+        below=1,
     )
 
-    evaluate_every: int = setting(100, "steps between evaluations", part="measuring")
-    patience: int | None = setting(10, "evaluations without a better figure before the run stops; null: never")
+    evaluate_every: int = setting(100, "steps between evaluations", group="measuring", least=1)
+    patience: int | None = setting(10, "evaluations without a better figure before the run stops; null: never", least=1)
     monitor: Literal["MAP@R", "P@1", "P@R"] = setting("MAP@R", "the figure by which weights are best")
-    save_every: int | None = setting(None, "steps between saved states; null: at every evaluation")
-    log_every: int = setting(10, "steps between rows of metrics.csv")
+    save_every: int | None = setting(None, "steps between saved states; null: at every evaluation", least=1)
+    log_every: int = setting(10, "steps between rows of metrics.csv", least=1)
 
-    device: str = setting("auto", "auto, cpu, cuda, mps", part="the machine")
-    devices: int = setting(1, "processes on this machine; with torchrun, leave it")
-    nodes: int = setting(1, "machines")
+    device: str = setting("auto", "auto, cpu, cuda, mps", group="the machine")
+    devices: int = setting(1, "processes on this machine; with torchrun, leave it", least=1)
+    nodes: int = setting(1, "machines", least=1)
     precision: Precision = setting("auto", "auto: bf16-mixed on CUDA, else 32-true")
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "views", "accumulate", "evaluate_every", "log_every", "devices", "nodes"):
-            check_count(name, getattr(self, name))
-        for name in ("dim", "per_class", "patience", "save_every", "size", "resize"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name))
-        for name in ("ccp_proxies", "ccp_pool", "ccp_patience"):
-            check_count(name, getattr(self, name))
-        for name in ("seed", "memory", "memory_start"):
-            check_count(name, getattr(self, name), least=0)
-        if self.seed >= 2**63:
-            raise ValueError(f"seed must be below 2**63, got {self.seed}")
-        for name in ("workers", "warm_up", "train_stages"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), least=0)
-        for name in ("backbone_lr", "pooling_lr", "label_lr", "median_norm"):
-            check_range(name, getattr(self, name), 0, None)
-        for name in ("lr", "proxy_lr", "clip_norm", "clip_value"):
-            if getattr(self, name) is not None:
-                check_range(name, getattr(self, name), 0, None)
-        for name in ("validation", "ema", "zero_shot"):
-            _check_share(name, getattr(self, name))
-        for name in ("weight_decay", "centres", "ccp_pull", "ccp_in_batch"):
-            if getattr(self, name) != 0:
-                check_range(name, getattr(self, name), 0, None)
-        if len(self.betas) != 2:
-            raise ValueError(f"betas must be two numbers, got {self.betas}")
-        for beta in self.betas:
-            _check_share("every one of betas", beta)
-        _check_choices(self)
+        check_settings(self)
         if self.start == "pca" and self.dim is None:
             raise ValueError("there is no projection to start from principal directions: set dim, or start to random")
 
@@ -194,30 +174,6 @@ FREE_ON_RESUME = frozenset(
         "strict",
     }
 )
-
-
-def _check_share(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} must be in [0, 1), got {value}")
-
-
-def _check_choices(settings: Settings) -> None:
-    """What the command line checks by itself, for settings from Python and from ``settings.yaml``."""
-    for name, kind in get_type_hints(Settings).items():
-        value, kinds = getattr(settings, name), (kind, *get_args(kind))
-        if value is None and type(None) in kinds:
-            continue
-        choices = [choice for each in kinds if get_origin(each) is Literal for choice in get_args(each)]
-        if choices and value not in choices:
-            raise ValueError(
-                f"{name} must be one of {', '.join(choices)}, got {value!r}{did_you_mean(str(value), choices)}"
-            )
-        if bool in kinds and not isinstance(value, bool):
-            raise TypeError(f"{name} must be true or false, got {value!r}")
-        if get_origin(kind) is dict and not isinstance(value, dict):
-            raise TypeError(f"{name} must be settings by name, got {value!r}")
 
 
 def names() -> list[str]:
