@@ -32,9 +32,8 @@ from torch import Tensor, nn
 from lookalike.data.loading import evaluation_batch
 from lookalike.data.reading import read_picture
 from lookalike.data.transforms import evaluation_transform
-from lookalike.inference.model import TrainedModel
+from lookalike.inference.model import TrainedModel, embed_batches
 from lookalike.models import Embedder, create_backbone
-from lookalike.training.evaluation import embed
 
 HOW = "\n\n".join((__doc__ or "").split("\n\n")[2:4])  # printed and stored beside the figures
 BARE, BARE_LAST = "bare timm, as it comes", "bare timm, channels last"
@@ -83,7 +82,7 @@ def contestants(size: Size, files: list[Path]) -> dict[str, Callable[[], NDArray
 
     def over(network: nn.Module, prepare: Callable[[Tensor], Tensor] = lambda batch: batch) -> NDArray[np.float32]:
         prepared = (prepare(batch) for batch in batches)
-        vectors: Tensor = embed(prepared, network, device=model.device, tick=lambda _: None)
+        vectors: Tensor = embed_batches(prepared, network, device=model.device, tick=lambda _: None)
         return vectors.numpy()
 
     return {

@@ -13,8 +13,9 @@ import torch
 import yaml
 
 import lookalike
-from lookalike.export import fetch, folder, hub, write_folder
+from lookalike.export import folder, write_folder
 from lookalike.models import Embedder
+from lookalike.models.hub import fetch
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -179,4 +180,4 @@ def test_wrong_addresses(address: str) -> None:
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with pytest.raises(ValueError, match=r"^hf:me/birds needs the package huggingface_hub: pip install"):
-        hub.fetch("hf:me/birds")
+        fetch("hf:me/birds")

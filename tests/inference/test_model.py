@@ -15,7 +15,7 @@ from lookalike import data
 from lookalike.data.pictures import UnreadablePicture
 from lookalike.data.transforms import evaluation_transform
 from lookalike.inference.heatmap import Box, evaluation_box, spread
-from lookalike.inference.model import TrainedModel, load
+from lookalike.inference.model import TrainedModel, embed_batches, load
 from lookalike.inference.preprocess import Preparation
 from lookalike.models import Backbone, Embedder, create_backbone, save_model
 from lookalike.models.input_spec import InputSpec
@@ -164,6 +164,23 @@ def test_a_batch_is_prepared_as_each_picture_would_be(bgr255: bool, size: int, r
     batch = preparation.numbers(torch.from_numpy(np.stack([preparation.crop(image) for image in images])))
     assert torch.equal(batch, torch.stack([evaluation_transform(spec)(image) for image in images]))
     assert batch.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_batches_are_joined_in_order() -> None:
+    batches = [torch.arange(first, min(first + 3, 7)).float() for first in range(0, 7, 3)]
+    heard: list[int] = []
+    vectors = embed_batches(batches, lambda x: x.half()[:, None] * 2, device=torch.device("cpu"), tick=heard.append)
+    assert vectors.tolist() == [[0.0], [2.0], [4.0], [6.0], [8.0], [10.0], [12.0]]
+    assert vectors.dtype == torch.float32
+    assert heard == [3, 3, 1]
+    first, second = embed_batches(
+        batches, lambda x: (x[:, None], -x[:, None]), device=torch.device("cpu"), tick=heard.append
+    )
+    assert torch.equal(first, -second)
+    assert first[:, 0].tolist() == list(range(7))
+    assert not embed_batches(
+        [torch.ones(1, requires_grad=True)], lambda x: x[:, None], device=torch.device("cpu"), tick=heard.append
+    ).requires_grad
 
 
 def test_batches_of_nothing(model: TrainedModel, files: list[Path]) -> None:

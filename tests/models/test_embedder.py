@@ -171,3 +171,8 @@ def test_distributed_training_waits_for_no_parameter(details: bool) -> None:
     assert embedder.head.pooling.ready
     trains = [parameter for parameter in embedder.parameters() if parameter.requires_grad]
     assert all(parameter.grad is not None for parameter in trains)
+
+
+def test_the_distance_goes_with_the_normalisation() -> None:
+    distances = [Head(8, 4, "average", normalise=name).distance for name in ("l2", "clip", "none")]
+    assert distances == ["cosine", "l2", "l2"]

@@ -1,4 +1,4 @@
-"""Vectors and figures: order, shares of processes, and who is compared with whom."""
+"""Vectors and metrics: shares of processes, and who is compared with whom."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 
 from lookalike.data.pictures import Pictures
 from lookalike.retrieval.metrics import retrieval_metrics
-from lookalike.training.evaluation import as_lines, distance_for, embed, join_shares, measure, share
+from lookalike.training.evaluation import as_lines, join_shares, measure, share
 
 
 def table(labels: list[int], roles: list[str] | None = None) -> Pictures:
@@ -20,21 +20,6 @@ def table(labels: list[int], roles: list[str] | None = None) -> Pictures:
         origins=np.arange(count),
         roles=None if roles is None else np.array(roles, np.str_),
     )
-
-
-def test_embed_joins_batches_in_order() -> None:
-    batches = [torch.arange(first, min(first + 3, 7)).float() for first in range(0, 7, 3)]
-    heard: list[int] = []
-    vectors = embed(batches, lambda x: x.half()[:, None] * 2, device=torch.device("cpu"), tick=heard.append)
-    assert vectors.tolist() == [[0.0], [2.0], [4.0], [6.0], [8.0], [10.0], [12.0]]
-    assert vectors.dtype == torch.float32
-    assert heard == [3, 3, 1]
-    first, second = embed(batches, lambda x: (x[:, None], -x[:, None]), device=torch.device("cpu"), tick=heard.append)
-    assert torch.equal(first, -second)
-    assert first[:, 0].tolist() == list(range(7))
-    assert not embed(
-        [torch.ones(1, requires_grad=True)], lambda x: x[:, None], device=torch.device("cpu"), tick=heard.append
-    ).requires_grad
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
@@ -72,10 +57,6 @@ def test_roles_by_hand() -> None:
 def test_roles_that_leave_nothing_to_measure(roles: list[str], missing: str) -> None:
     with pytest.raises(ValueError, match=f"^numbers has roles but no picture with the role '{missing}'$"):
         measure(np.zeros((2, 1), np.float32), table([0, 0], roles))
-
-
-def test_distance_goes_with_the_last_step() -> None:
-    assert [distance_for(name) for name in ("l2", "clip", "none")] == ["cosine", "l2", "l2"]
 
 
 def test_lines_for_people() -> None:

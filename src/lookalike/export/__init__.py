@@ -3,9 +3,9 @@
 from lookalike.export.facts import facts
 from lookalike.export.folder import write_folder
 from lookalike.export.graph import Graph, trace
-from lookalike.export.hub import fetch
 from lookalike.export.int8 import quantise_weights
 from lookalike.export.onnx_file import write_onnx
 from lookalike.export.torch_file import write_torch
+from lookalike.models.hub import fetch
 
 __all__ = ["Graph", "facts", "fetch", "quantise_weights", "trace", "write_folder", "write_onnx", "write_torch"]

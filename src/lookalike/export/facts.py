@@ -6,7 +6,6 @@ from lookalike import __version__
 from lookalike.export.graph import INPUT
 from lookalike.models import Embedder
 from lookalike.models.input_spec import InputSpec
-from lookalike.training.evaluation import distance_for
 
 
 def facts(embedder: Embedder, outputs: list[str], *, int8: bool = False) -> dict[str, Any]:
@@ -19,7 +18,7 @@ def facts(embedder: Embedder, outputs: list[str], *, int8: bool = False) -> dict
         "pooling": settings["pooling"],
         "dim": embedder.head.dim,
         "normalise": settings["normalise"],
-        "distance": distance_for(settings["normalise"]),
+        "distance": embedder.head.distance,
         "int8_weights": int8,
         "input": {"name": INPUT, "shape": ["batch", 3, spec.size, spec.size], "dtype": "float32"},
         "outputs": outputs,

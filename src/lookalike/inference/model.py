@@ -1,6 +1,6 @@
 """A trained model, ready for use: ``lookalike.load(run).embed(pictures)`` and ``.explain(picture)``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, overload
@@ -15,11 +15,9 @@ from lookalike._util.checks import check_count
 from lookalike.data.files import reading_at_least
 from lookalike.data.loading import evaluation_batch, evaluation_loader
 from lookalike.data.pictures import Pictures
-from lookalike.export import hub
 from lookalike.inference.heatmap import Explained, evaluation_box, spread
 from lookalike.inference.preprocess import Pixels, Preparation, as_image, batches, listed
-from lookalike.models import Embedder, create_backbone, load_model, starts_random
-from lookalike.training.evaluation import distance_for, embed
+from lookalike.models import Embedder, create_backbone, hub, load_model, starts_random
 
 
 def load(run: str | Path, device: torch.device | str | None = None) -> "TrainedModel":
@@ -44,6 +42,36 @@ def untrained(backbone: str, *, size: int | None = None, device: torch.device | 
     return TrainedModel(embedder.to(device or ("cuda" if torch.cuda.is_available() else "cpu")))
 
 
+@torch.inference_mode()
+def embed_batches(
+    batches: Iterable[Tensor], forward: Callable[[Tensor], Any], *, device: torch.device, tick: Callable[[int], None]
+) -> Any:
+    """Run ``forward`` over batches and join the results on the CPU.
+
+    Args:
+        batches: Tensors (B, ...), of at least one batch.
+        forward: Gives one tensor (B, ...) for a batch, or a tuple of them.
+        device: Where ``forward`` computes.
+        tick: Called with the number of pictures after every batch, to show progress or to stop by an exception.
+
+    Returns:
+        One tensor (n, ...) in float32, or a tuple of them.
+    """
+    columns: list[list[Tensor]] = []
+    single = True
+    for batch in batches:
+        results = forward(batch.to(device, non_blocking=True))
+        single = isinstance(results, Tensor)
+        if single:
+            results = (results,)
+        columns = columns or [[] for _ in results]
+        for column, result in zip(columns, results, strict=True):
+            column.append(result.float().cpu())
+        tick(len(batch))
+    joined = tuple(map(torch.cat, columns))
+    return joined[0] if single else joined
+
+
 class TrainedModel:
     """Pictures -> vectors, normalised as trained."""
 
@@ -51,7 +79,7 @@ class TrainedModel:
         self.embedder = embedder.eval()
         self.spec = embedder.input_spec
         self.device = next(embedder.parameters()).device
-        self.distance = distance_for(embedder.head.normalise)
+        self.distance = embedder.head.distance
         self._preparation = Preparation(self.spec)
 
     @property
@@ -118,7 +146,9 @@ class TrainedModel:
         if not len(pictures):
             return np.zeros((0, self.dim), np.float32)
         loader = evaluation_loader(reading_at_least(pictures, 2 * self.spec.resize_to), self.spec, workers=workers)
-        vectors: Tensor = embed((images for images, _, _ in loader), self.embedder, device=self.device, tick=tick)
+        vectors: Tensor = embed_batches(
+            (images for images, _, _ in loader), self.embedder, device=self.device, tick=tick
+        )
         return vectors.numpy()
 
     def _explained(
@@ -136,7 +166,7 @@ class TrainedModel:
         if not pictures:
             return None
         with ThreadPoolExecutor() as threads:
-            return embed(
+            return embed_batches(
                 batches(pictures, size, crop, threads),
                 lambda pixels: forward(self._preparation.numbers(pixels)),
                 device=self.device,

@@ -109,6 +109,11 @@ class Head(nn.Module):
         return _at_least_float(features)
 
     @property
+    def distance(self) -> str:
+        """The distance that goes with ``normalise``: "cosine" on the unit sphere, else "l2"."""
+        return "cosine" if self.normalise == "l2" else "l2"
+
+    @property
     def projects_channels(self) -> bool:
         """Whether the projection is one of the backbone's channels, as local features or pooled to as many."""
         return self.projection is not None and self.projection.in_features == self.channels

@@ -1,34 +1,14 @@
-"""Pictures or cached features -> vectors -> figures, by one process or by many."""
+"""Vectors -> metrics, and the share of the pictures that each process embeds."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from lookalike.data.pictures import Pictures
 from lookalike.retrieval.metrics import retrieval_metrics
-
-
-@torch.inference_mode()
-def embed(
-    batches: Iterable[Tensor], forward: Callable[[Tensor], Any], *, device: torch.device, tick: Callable[[int], None]
-) -> Any:
-    """``forward`` over batches, joined on the CPU; it may give one tensor or a tuple of them.
-
-    ``tick`` is called with the number of pictures after every batch, for progress and to stop.
-    """
-    pieces: list[tuple[Tensor, ...]] = []
-    single = True
-    for batch in batches:
-        vectors = forward(batch.to(device, non_blocking=True))
-        single = isinstance(vectors, Tensor)
-        pieces.append(tuple(piece.float().cpu() for piece in ((vectors,) if single else vectors)))
-        tick(len(batch))
-    joined = tuple(torch.cat(column) for column in zip(*pieces, strict=True))
-    return joined[0] if single else joined
 
 
 def share(count: int, rank: int, world_size: int) -> NDArray[np.int64]:
@@ -39,11 +19,6 @@ def share(count: int, rank: int, world_size: int) -> NDArray[np.int64]:
 def join_shares(gathered: Tensor, count: int) -> Tensor:
     """(world, most, D), each the vectors of one ``share`` padded to equal length -> (count, D) in order."""
     return gathered.transpose(0, 1).reshape(-1, gathered.shape[-1])[:count]
-
-
-def distance_for(normalise: str) -> str:
-    """The distance that goes with a model's last step."""
-    return "cosine" if normalise == "l2" else "l2"
 
 
 def has_roles(pictures: Pictures) -> bool:

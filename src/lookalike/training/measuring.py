@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lookalike.data.pictures import Pictures
+from lookalike.inference.model import embed_batches
 from lookalike.models.backbone import in_eval_mode
 from lookalike.training.assembly import Assembly
-from lookalike.training.evaluation import distance_for, embed, join_shares, measure
+from lookalike.training.evaluation import join_shares, measure
 
 
 class Measuring:
@@ -27,7 +28,7 @@ class Measuring:
         figures: dict[str, float] = {}
         baseline: dict[str, float] = {}
         if self.parts.first:
-            figures = measure(vectors[0], validation, distance=distance_for(self.parts.embedder.head.normalise))
+            figures = measure(vectors[0], validation, distance=self.parts.embedder.head.distance)
             baseline = measure(vectors[1], validation) if with_baseline else {}
         return self.fabric.broadcast(figures), baseline
 
@@ -49,7 +50,7 @@ class Measuring:
 
         with in_eval_mode(embedder), self.parts.display.bar(most, what) as tick:
             batches = self.parts.feed.evaluation(pictures, rank, world)
-            own = embed(batches, forward, device=self.fabric.device, tick=tick)
+            own = embed_batches(batches, forward, device=self.fabric.device, tick=tick)
         if world == 1:
             return own
         padded = [pad(part, (0, 0, 0, most - len(part))).to(self.fabric.device) for part in own]
