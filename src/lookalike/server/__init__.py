@@ -1,4 +1,14 @@
-"""The HTTP server: ``create_app(idx, model)`` is the whole of it, ``lookalike serve IDX`` the way to run it."""
+"""The HTTP server: ``create_app(idx, model)`` builds it, ``lookalike serve IDX`` runs it.
+
+Follow one uploaded picture:
+
+1. ``middleware`` checks host, origin and size;
+2. ``routes_search`` checks the key, then ``uploads.read_form`` reads the form;
+3. ``pictures.open_picture`` decodes the bytes;
+4. ``context.Context.embed`` prepares the pixels in a thread and queues them in the ``batching.Batcher``;
+5. ``collection.Collection.search`` asks the index;
+6. ``schemas`` shapes the JSON answer; ``errors`` shapes every failure.
+"""
 
 from lookalike.server.app import create_app
 from lookalike.server.keys import Keys

@@ -1,4 +1,4 @@
-"""The whole server as one ASGI application."""
+"""The server as one ASGI application."""
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -14,8 +14,8 @@ from lookalike.server.keys import Keys
 from lookalike.server.limits import Limits
 from lookalike.server.middleware import LOOPBACK_NAMES, GuardMiddleware
 
-DESCRIPTION = """Search a collection of pictures by what they look like. Errors are
-`{"error": {"code": "...", "message": "one line"}}`. Where keys are set, one goes into the header `X-API-Key`."""
+DESCRIPTION = """Search a collection of pictures by visual similarity. Errors are
+`{"error": {"code": "...", "message": "one line"}}`. If keys are configured, send one in the header `X-API-Key`."""
 
 
 def create_app(
@@ -26,16 +26,25 @@ def create_app(
     limits: Limits | None = None,
     hosts: Collection[str] | None = LOOPBACK_NAMES,
 ) -> FastAPI:
-    """The server of one index.
+    """Create the server of one index.
 
-    keys: who may read and write; without any, everybody who reaches it.
-    hosts: the names it goes by, without port; requests for others are refused. None: any, for servers with keys.
-    The index stays the caller's, to be closed after the app has ended.
+    Args:
+        idx: The index to serve. The caller closes it after the app has shut down.
+        model: The model that the index was made with.
+        keys: Read and write keys. Without keys, everybody who reaches the server may read and write.
+        limits: Bounds on memory, time and work per process.
+        hosts: Accepted names in the ``Host`` header, without port. None accepts any; use that only with keys.
+
+    Returns:
+        The ASGI application.
+
+    Raises:
+        WrongModel: If ``model`` is not the model of the index.
     """
     context = Context(idx, model, keys or Keys(), limits or Limits())
 
     @asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         context.close()
 
@@ -43,19 +52,16 @@ def create_app(
         title="lookalike",
         version=__version__,
         description=DESCRIPTION,
-        lifespan=life,
-        docs_url=None,  # their scripts come from elsewhere, which the page's policy forbids
+        lifespan=lifespan,
+        docs_url=None,  # their scripts come from a CDN, which the content security policy forbids
         redoc_url=None,
         redirect_slashes=False,
     )
     app.state.context = context
     errors.install(app)
-    for router in (
-        static.routes(),
-        routes_info.routes(context),
-        routes_search.routes(context),
-        routes_items.routes(context),
-    ):
-        app.include_router(router)
+    app.include_router(static.routes())
+    app.include_router(routes_info.routes(context))
+    app.include_router(routes_search.routes(context))
+    app.include_router(routes_items.routes(context))
     app.add_middleware(GuardMiddleware, hosts=hosts, limits=context.limits, metrics=context.metrics)
     return app

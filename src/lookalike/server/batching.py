@@ -1,8 +1,7 @@
-"""One thread owns the model; whoever wants something of it waits in a bounded queue.
+"""A bounded queue in front of the model, worked off in batches by one thread.
 
-While the thread computes one batch the next one collects, so a batch is as large as the load asks for, and a picture
-that comes alone does not wait for company. What is not worth computing any more (its request was cancelled or timed
-out) is passed over. Closing lets no more in and finishes what was accepted.
+While the thread computes one batch, the next one collects. Batches therefore grow with the load, and a single picture
+never waits for others. Cancelled and timed-out jobs are skipped. Closing accepts no new jobs and finishes the old ones.
 """
 
 from collections import deque
@@ -21,102 +20,137 @@ from lookalike.inference.model import TrainedModel
 Vector = NDArray[np.float32]
 
 
-class QueueFull(Exception):  # noqa: N818 - it names what is the case
-    """No more is accepted, for now or, when closed, for good."""
+class QueueFull(Exception):  # noqa: N818 - names the state, as queue.Full does
+    """The queue accepts no more jobs: it is full, or closed."""
 
 
 class _Job(NamedTuple):
     future: "Future[Any]"
-    numbers: Tensor | None  # (3, size, size) of a picture to embed
-    work: Callable[[TrainedModel], Any] | None  # anything else, on its own
+    pixels: Tensor | None  # (3, size, size) of a picture to embed; None for ``work``
+    work: Callable[[TrainedModel], Any] | None  # any other use of the model; runs alone
 
 
 class Batcher:
-    """Numbers (3, size, size) of single pictures -> vectors (D,), in batches of at most ``batch``."""
+    """Embeds single pictures in batches.
+
+    Args:
+        model: The model. Only the batcher's thread uses it.
+        queue: Largest number of waiting jobs.
+        batch: Largest number of pictures per forward pass.
+        observe: Called with the size of every batch.
+    """
 
     def __init__(
         self, model: TrainedModel, *, queue: int, batch: int, observe: Callable[[int], None] = lambda _: None
     ) -> None:
-        self._model, self._longest, self._batch, self._observe = model, queue, batch, observe
+        self._model = model
+        self._max_jobs = queue
+        self._max_batch = batch
+        self._observe = observe
         self._jobs: deque[_Job] = deque()
         self._changed = Condition()
         self._thread: Thread | None = None
         self._closed = False
 
     def __len__(self) -> int:
+        """Return the number of waiting jobs."""
         return len(self._jobs)
 
-    def embed(self, numbers: Tensor) -> "Future[Vector]":
-        return self._accept(_Job(Future(), numbers, None))
+    def embed(self, pixels: Tensor) -> "Future[Vector]":
+        """Queue one picture.
+
+        Args:
+            pixels: The preprocessed picture (3, size, size).
+
+        Returns:
+            A future of the vector (D,).
+
+        Raises:
+            QueueFull: If the queue is full or closed.
+        """
+        return self._submit(_Job(Future(), pixels, None))
 
     def run(self, work: Callable[[TrainedModel], Any]) -> "Future[Any]":
-        """``work(model)``, when it is its turn."""
-        return self._accept(_Job(Future(), None, work))
+        """Queue ``work(model)``, which runs alone.
+
+        Args:
+            work: Called with the model in the batcher's thread.
+
+        Returns:
+            A future of its result.
+
+        Raises:
+            QueueFull: If the queue is full or closed.
+        """
+        return self._submit(_Job(Future(), None, work))
 
     def close(self) -> None:
-        """Finish what was accepted, then end."""
+        """Finish the accepted jobs, then end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         if self._thread is not None:
             self._thread.join()
 
-    def _accept(self, job: _Job) -> "Future[Any]":
+    def _submit(self, job: _Job) -> "Future[Any]":
         with self._changed:
             if self._closed:
                 raise QueueFull("the server is closing")
-            if len(self._jobs) >= self._longest:
+            if len(self._jobs) >= self._max_jobs:
                 raise QueueFull(f"{len(self._jobs)} pictures are waiting for the model")
             if self._thread is None:
-                self._thread = Thread(target=self._work, name="model", daemon=True)
+                self._thread = Thread(target=self._loop, name="model", daemon=True)
                 self._thread.start()
             self._jobs.append(job)
             self._changed.notify()
         return job.future
 
-    def _take(self) -> list[_Job]:
-        """The next batch, in the order of arrival; empty when all is done and the batcher is closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._closed)
-            taken: list[_Job] = []
-            while self._jobs and len(taken) < self._batch:
-                alone = self._jobs[0].numbers is None
-                if taken and alone:
-                    break
-                job = self._jobs.popleft()
-                if job.future.set_running_or_notify_cancel():
-                    taken.append(job)
-                    if alone:
-                        break
-            return taken
-
-    def _work(self) -> None:
+    def _loop(self) -> None:
         while True:
-            jobs = self._take()
+            jobs = self._next_batch()
             if jobs:
                 self._compute(jobs)
             elif self._closed:
                 return
 
+    def _next_batch(self) -> list[_Job]:
+        """Wait for jobs; take them in order of arrival. ``work`` is always a batch of its own."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._jobs or self._closed)
+            batch: list[_Job] = []
+            while self._jobs and len(batch) < self._max_batch:
+                runs_alone = self._jobs[0].work is not None
+                if batch and runs_alone:
+                    break
+                job = self._jobs.popleft()
+                if not job.future.set_running_or_notify_cancel():
+                    continue
+                batch.append(job)
+                if runs_alone:
+                    break
+            return batch
+
     def _compute(self, jobs: list[_Job]) -> None:
         try:
-            if jobs[0].work is not None:
-                results: list[Any] = [jobs[0].work(self._model)]
-            else:
-                results = list(self._forward([job.numbers for job in jobs if job.numbers is not None]))
+            results = self._results(jobs)
         except Exception as error:
-            if len(jobs) > 1:  # too much at once, perhaps, or one of them spoils it for all
-                for job in jobs:
-                    self._compute([job])
-            else:
+            if len(jobs) == 1:
                 jobs[0].future.set_exception(error)
+                return
+            for job in jobs:  # out of memory, or one bad picture: retry one by one
+                self._compute([job])
             return
         for job, result in zip(jobs, results, strict=True):
             job.future.set_result(result)
 
+    def _results(self, jobs: list[_Job]) -> list[Any]:
+        if jobs[0].work is not None:
+            return [jobs[0].work(self._model)]
+        return list(self._embed([job.pixels for job in jobs if job.pixels is not None]))
+
     @torch.inference_mode()
-    def _forward(self, numbers: list[Tensor]) -> Vector:
-        self._observe(len(numbers))
-        batch = torch.stack(numbers).to(self._model.device, non_blocking=True)
+    def _embed(self, pixels: list[Tensor]) -> Vector:
+        self._observe(len(pixels))
+        batch = torch.stack(pixels).to(self._model.device, non_blocking=True)
         vectors: Vector = self._model.embedder(batch).float().cpu().numpy()
         return vectors

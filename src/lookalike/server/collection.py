@@ -1,7 +1,7 @@
-"""The index as the server uses it: what each request asks of it, as plain calls that block and belong into threads.
+"""The index as the routes use it: blocking calls that run in a thread.
 
-Reads go on beside each other; changes come one after the other, so that two uploads of one file agree on who created
-it, and a deletion never takes a file that an addition has just written.
+Reads run in parallel. Changes run one after the other: two uploads of one file agree on who created it, and a deletion
+never removes a file that an addition has just written.
 """
 
 import time
@@ -26,47 +26,77 @@ from lookalike.index.suggestions import check_keys, metadata_keys
 from lookalike.server.batching import Vector
 from lookalike.server.errors import ApiError, busy, invalid
 from lookalike.server.limits import MOST_POINTS
-from lookalike.server.projection import plane
+from lookalike.server.projection import project
 from lookalike.server.schemas import Map, Point, name_of
 
 UPLOADS = "uploads"
-SAME, MOST_ALIKE = 0.01, 8  # the distance up to which a file may be the same, and how many are looked at
-SEED = 0
-COLUMNS = ("id", "label")  # that may be asked for
-KEYS_REMEMBERED = 10  # seconds
-ATTEMPTS = 5  # at a map or a re-ranking, while items are being deleted
+DUPLICATE_DISTANCE = 0.01  # a file that is farther away cannot be the uploaded one
+DUPLICATE_CANDIDATES = 8  # nearest files that are compared byte by byte
+MAP_SEED = 0
+FILTER_COLUMNS = ("id", "label")  # columns that a filter may name; paths stay private
+KEYS_CACHE_SECONDS = 10
+ATTEMPTS = 5  # at a map or a re-ranking while items are being deleted
 
 
 class Collection:
+    """One index and its uploaded pictures.
+
+    Args:
+        idx: The index.
+    """
+
     def __init__(self, idx: Index) -> None:
         self.idx = idx
-        self._changing = Lock()
-        self._mapping = Lock()
-        self._reading_keys = Lock()
+        self._write_lock = Lock()
+        self._map_lock = Lock()
+        self._keys_lock = Lock()
         self._map: tuple[Any, Map] | None = None
         self._keys: tuple[Any, set[str]] | None = None
         self._changes = 0
 
-    def get(self, known: str) -> Item:
-        item = self.idx.get([known])[0]
+    def get(self, item_id: str) -> Item:
+        """Return the item with this id.
+
+        Raises:
+            ApiError: 404 if there is none.
+        """
+        item = self.idx.get([item_id])[0]
         if item is None:
-            raise ApiError(404, "not_found", "there is no item with this id")
+            raise _not_found()
         return item
 
-    def vector(self, known: str) -> Vector:
-        self.get(known)
+    def vector(self, item_id: str) -> Vector:
+        """Return the vector (D,) of an item.
+
+        Raises:
+            ApiError: 404 if there is no such item.
+        """
         try:
-            vector: Vector = self.idx.vectors([known])[0]
-        except KeyError:  # deleted in between
-            raise ApiError(404, "not_found", "there is no item with this id") from None
+            vector: Vector = self.idx.vectors([item_id])[0]
+        except KeyError:
+            raise _not_found() from None
         return vector
 
     def search(self, vector: Vector, k: int, where: str | None, *, rerank: str, without: str | None) -> list[Hit]:
-        """The k nearest, in the order of a re-ranking; never the item ``without``."""
+        """Return the nearest items.
+
+        Args:
+            vector: The query (D,).
+            k: Number of hits.
+            where: A checked filter.
+            rerank: A method of ``lookalike.index.reranking``.
+            without: Id of an item to leave out.
+
+        Returns:
+            At most ``k`` hits, in the order of the re-ranking.
+
+        Raises:
+            ApiError: 422 if the filter names an unknown key, 503 if the index keeps changing.
+        """
         for _ in range(ATTEMPTS):
             try:
                 hits = search_reranked(self.idx, vector[None], k, where, rerank, without)[0]
-            except KeyError:  # one was deleted in between
+            except KeyError:  # an item was deleted in between
                 continue
             if not hits:
                 self._refuse_unknown_keys(where)
@@ -74,123 +104,171 @@ class Collection:
         raise busy("the collection is changing")
 
     def items(self, where: str | None, after: str | None, limit: int) -> list[Item]:
+        """Return at most ``limit`` items in order of id, starting behind the id ``after``.
+
+        Raises:
+            ApiError: 422 if the filter names an unknown key.
+        """
         items = self.idx.items(where, after, limit)
         if not items:
             self._refuse_unknown_keys(where)
         return items
 
-    def _refuse_unknown_keys(self, where: str | None) -> None:
-        """The keys are read from all items, so they are remembered for a while; other programs may bring new ones."""
-        if not any(condition.is_metadata for condition in filters.parse(where)):
-            return
-        if not self.idx.count():  # nobody has any key
-            return
-        with self._reading_keys:
-            state = (self._state(), time.monotonic() // KEYS_REMEMBERED)
-            if self._keys is None or self._keys[0] != state:
-                self._keys = (state, metadata_keys(self.idx))
-            keys = self._keys[1]
-        try:
-            check_keys(where, keys, COLUMNS)
-        except ValueError as error:
-            raise invalid(f"where: {error}") from None
-
     def add(self, data: bytes, jpeg: bytes, vector: Vector, label: str, metadata: dict[str, Any]) -> tuple[str, bool]:
-        """Kept for good when this returns: first the picture, then its entry, which is what counts."""
-        known = upload_id(data)
-        if (there := self._indexed_file(data, vector)) is not None:
-            return there, False
-        item = Item(known, "", label, metadata)
-        file = self._upload(known)
-        with self._changing:
+        """Add an uploaded picture. It is on the disk when this returns.
+
+        Args:
+            data: The file as uploaded; its id is the digest of these bytes.
+            jpeg: The picture to keep.
+            vector: The vector (D,).
+            label: The label, possibly empty.
+            metadata: JSON values by key.
+
+        Returns:
+            The id, and whether the item is new.
+        """
+        existing_id = self._indexed_file(data, vector)
+        if existing_id is not None:
+            return existing_id, False
+        item = Item(upload_id(data), "", label, metadata)
+        file = self._upload_file(item.id)
+        with self._write_lock:
+            # The picture first, then the entry: the entry is what counts.
             with replacing(file) as unfinished:
                 unfinished.write_bytes(jpeg)
             flush(file.parent)
             try:
                 created = self.idx.add([item], vector[None]) == 1
             except IndexInUse:
-                if self.idx.get([known])[0] is None:
+                if self.idx.get([item.id])[0] is None:
                     file.unlink(missing_ok=True)
                 raise
             self._changes += 1
-        return known, created
+        return item.id, created
 
-    def _indexed_file(self, data: bytes, vector: Vector) -> str | None:
-        """The item of a file that was indexed where it lies and holds just this: if any, then one of the nearest."""
-        for item, distance in self.idx.search(vector[None], MOST_ALIKE)[0]:
-            with suppress(OSError):
-                same_size = item.path and distance < SAME and item.file.stat().st_size == len(data)
-                if same_size and item.file.read_bytes() == data:
-                    return item.id
-        return None
-
-    def delete(self, known: str) -> None:
-        """The entry, and the picture if it was uploaded; never a file that was indexed where it lies."""
-        with self._changing:
-            item = self.get(known)
-            self.idx.delete([known])
+    def delete(self, item_id: str) -> None:
+        """Delete an item, and its picture if it was uploaded. Indexed files are never touched."""
+        with self._write_lock:
+            item = self.get(item_id)
+            self.idx.delete([item_id])
             if not item.path:
-                self._upload(known).unlink(missing_ok=True)
+                self._upload_file(item_id).unlink(missing_ok=True)
             self._changes += 1
 
     def picture(self, item: Item, *, at_least: int | None) -> Image.Image:
-        """What the file of an indexed item holds now; 410 where it is no picture any more."""
+        """Read the picture of an item from its file.
+
+        Args:
+            item: The item.
+            at_least: Shorter side that a JPEG must keep when it is decoded smaller. None decodes in full.
+
+        Returns:
+            The upright RGB picture.
+
+        Raises:
+            ApiError: 410 if the file is missing or unreadable.
+        """
         try:
             return read_picture(self._file(item), at_least=at_least)
         except UnreadablePicture:
-            raise ApiError(410, "gone", "the picture of this item is no longer there, or cannot be read") from None
+            raise _gone() from None
 
     def stamp(self, item: Item) -> str:
-        """Changes when the file changes."""
+        """Return a text that changes when the file of the item changes.
+
+        Raises:
+            ApiError: 410 if the file is missing.
+        """
         try:
             status = self._file(item).stat()
         except OSError:
-            raise ApiError(410, "gone", "the picture of this item is no longer there, or cannot be read") from None
+            raise _gone() from None
         return blake2b(f"{item.id} {status.st_mtime_ns} {status.st_size}".encode(), digest_size=12).hexdigest()
 
     def map(self) -> Map:
-        """Computed once, and again when the collection has changed."""
-        with self._mapping:
+        """Return the map of the collection. It is computed again only after a change."""
+        with self._map_lock:
             state = self._state()
             if self._map is None or self._map[0] != state:
-                self._map = (state, self._draw())
+                self._map = (state, self._compute_map())
             return self._map[1]
 
-    def _state(self) -> tuple[int, int]:
-        return self._changes, self.idx.count()
-
-    def _draw(self) -> Map:
+    def _compute_map(self) -> Map:
         for _ in range(ATTEMPTS):
             items = self.idx.items()
             sampled = len(items) > MOST_POINTS
             if sampled:
-                chosen = np.random.default_rng(SEED).choice(len(items), MOST_POINTS, replace=False)
+                chosen = np.random.default_rng(MAP_SEED).choice(len(items), MOST_POINTS, replace=False)
                 items = [items[i] for i in np.sort(chosen)]
             try:
-                places = plane(self.idx.vectors([item.id for item in items]))
-            except KeyError:  # one was deleted in between
+                positions = project(self.idx.vectors([item.id for item in items]))
+            except KeyError:  # an item was deleted in between
                 continue
-            points = [
-                Point(id=item.id, x=float(x), y=float(y), label=item.label, name=name_of(item))
-                for item, (x, y) in zip(items, places, strict=True)
-            ]
+            points = []
+            for item, (x, y) in zip(items, positions.tolist(), strict=True):
+                points.append(Point(id=item.id, x=x, y=y, label=item.label, name=name_of(item)))
             return Map(points=points, sampled=sampled)
         raise busy("the collection is changing")
 
-    def _file(self, item: Item) -> Path:
-        return item.file if item.path else self._upload(item.id)
+    def _refuse_unknown_keys(self, where: str | None) -> None:
+        """Raise 422 if no item has a metadata key that the filter names."""
+        conditions = filters.parse(where)
+        if not any(condition.is_metadata for condition in conditions):
+            return
+        if not self.idx.count():
+            return  # without items every key is unknown
+        with self._keys_lock:
+            # Reading the keys reads every item, so they are cached; other programs may add new ones.
+            state = (self._state(), time.monotonic() // KEYS_CACHE_SECONDS)
+            if self._keys is None or self._keys[0] != state:
+                self._keys = (state, metadata_keys(self.idx))
+            keys = self._keys[1]
+        try:
+            check_keys(where, keys, FILTER_COLUMNS)
+        except ValueError as error:
+            raise invalid(f"where: {error}") from None
 
-    def _upload(self, known: str) -> Path:
-        return self.idx.path / UPLOADS / f"{known}.jpg"
+    def _indexed_file(self, data: bytes, vector: Vector) -> str | None:
+        """Return the id of an indexed file with just these bytes; it must be among the nearest."""
+        for item, distance in self.idx.search(vector[None], DUPLICATE_CANDIDATES)[0]:
+            if not item.path or distance >= DUPLICATE_DISTANCE:
+                continue
+            with suppress(OSError):
+                if item.file.stat().st_size == len(data) and item.file.read_bytes() == data:
+                    return item.id
+        return None
+
+    def _state(self) -> tuple[int, int]:
+        return self._changes, self.idx.count()
+
+    def _file(self, item: Item) -> Path:
+        if item.path:
+            return item.file
+        return self._upload_file(item.id)
+
+    def _upload_file(self, item_id: str) -> Path:
+        return self.idx.path / UPLOADS / f"{item_id}.jpg"
 
 
 def upload_id(data: bytes) -> str:
-    """The same for the same file, whoever sends it."""
+    """Return the id of an uploaded file: a digest of its bytes."""
     return blake2b(data, digest_size=16, person=b"upload").hexdigest()
 
 
 def check_where(text: str | None) -> str | None:
-    """A filter that may be asked for: paths stay here, and comparing with them would tell them letter by letter."""
+    """Check a filter from a request.
+
+    Filters on paths are refused: comparisons would reveal a path letter by letter.
+
+    Args:
+        text: The filter as sent.
+
+    Returns:
+        The filter, or None if it is empty.
+
+    Raises:
+        ApiError: 422 if it cannot be parsed or names the path.
+    """
     if text is None or not text.strip():
         return None
     try:
@@ -198,12 +276,25 @@ def check_where(text: str | None) -> str | None:
     except ValueError as error:
         raise invalid(f"where: {error}") from None
     if any(condition.key == "path" for condition in conditions):
-        raise invalid("where: paths are not shown, so they cannot be asked for; use label, id or metadata")
+        raise invalid("where: filters on path are not allowed; use label, id or metadata")
     return text
 
 
 def check_entry(label: str, metadata: dict[str, Any]) -> None:
+    """Check the label and metadata of an upload.
+
+    Raises:
+        ApiError: 422 if the index cannot hold them.
+    """
     try:
         check_items([Item("0", "", label, metadata)])
     except (TypeError, ValueError) as error:
         raise invalid(str(error).replace(" of item 0", "")) from None
+
+
+def _not_found() -> ApiError:
+    return ApiError(404, "not_found", "there is no item with this id")
+
+
+def _gone() -> ApiError:
+    return ApiError(410, "gone", "the picture of this item is missing or cannot be read")

@@ -1,10 +1,10 @@
-"""What the routes share: the index, the model behind its queue, threads for what blocks, and who may do what."""
+"""Shared state of the routes: the index, the model's queue, thread pools and access control."""
 
 import asyncio
 import logging
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -12,6 +12,7 @@ import numpy as np
 from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyHeader
 from PIL import Image
+from torch import Tensor
 
 from lookalike.data.transforms import evaluation_transform
 from lookalike.index.base import Index
@@ -33,57 +34,122 @@ INDEX_THREADS = 4
 
 
 class Context:
-    """Handlers run on the event loop and only wait; whatever takes time goes through here."""
+    """Everything the routes share. Handlers stay on the event loop; blocking work runs in the pools here.
+
+    Attributes:
+        model: The loaded model.
+        keys: Who may read and write.
+        limits: Bounds on memory, time and work.
+        collection: The index as the routes use it.
+        metrics: Prometheus metrics of this app.
+        batcher: The queue in front of the model.
+        decode_side: Shorter side to decode pictures at, large enough that resizing gives the same result.
+    """
 
     def __init__(self, idx: Index, model: TrainedModel, keys: Keys, limits: Limits) -> None:
         idx.check_model(model)
-        self.model, self.keys, self.limits = model, keys, limits
+        self.model = model
+        self.keys = keys
+        self.limits = limits
         self.collection = Collection(idx)
         self.metrics = Metrics()
-        self.batcher = Batcher(
-            model, queue=limits.queue, batch=limits.batch, observe=lambda n: self.metrics.batches.observe(n)
-        )
+        self.batcher = Batcher(model, queue=limits.queue, batch=limits.batch, observe=self.metrics.batches.observe)
         self.metrics.watch_queue(lambda: len(self.batcher))
-        self.side = 2 * model.spec.resize_to  # of a decoded picture, so that it looks the same after it is resized
+        self.decode_side = 2 * model.spec.resize_to
         self._transform = evaluation_transform(model.spec)
-        self._pictures = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="pictures")
-        self._index = ThreadPoolExecutor(INDEX_THREADS, thread_name_prefix="index")
+        self._picture_threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="pictures")
+        self._index_threads = ThreadPoolExecutor(INDEX_THREADS, thread_name_prefix="index")
 
     def close(self) -> None:
-        """Finish what was accepted."""
-        for threads in (self._pictures, self._index):
-            threads.shutdown(wait=True)
+        """Finish all accepted work, then stop the threads."""
+        self._picture_threads.shutdown(wait=True)
+        self._index_threads.shutdown(wait=True)
         self.batcher.close()
 
-    async def in_index(self, work: Callable[..., T], *arguments: Any, **settings: Any) -> T:
+    async def in_index(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run a blocking call on the index in its thread pool.
+
+        Args:
+            work: The function to call.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            The result of ``work``.
+
+        Raises:
+            ApiError: 503 if the index is locked by another process or cannot be reached.
+        """
         try:
-            return await _run(self._index, partial(work, *arguments, **settings))
+            return await _run(self._index_threads, partial(work, *args, **kwargs))
         except IndexInUse:
             raise busy("another program is writing to the index") from None
-        except OSError as error:  # the disk is full, or the store is not to be reached
+        except OSError as error:  # disk full, or store unreachable
             logger.error("the index failed", exc_info=error)
-            raise ApiError(503, "unavailable", "the index cannot be used just now: try again later", RETRY) from None
+            raise ApiError(503, "unavailable", "the index is unavailable: try again later", RETRY) from None
 
-    async def on_pictures(self, work: Callable[..., T], *arguments: Any, **settings: Any) -> T:
-        return await _run(self._pictures, partial(work, *arguments, **settings))
+    async def in_picture_thread(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run blocking picture work (decode, resize, encode) in its thread pool and return the result."""
+        return await _run(self._picture_threads, partial(work, *args, **kwargs))
 
-    async def uploaded(self, data: bytes, crop: Crop | None = None) -> Image.Image:
-        """The picture of an upload, small enough to work with if it is only to be looked at."""
-        side = None if crop is None else crop.side_for(self.side)
-        return await self.on_pictures(open_picture, data, pixels=self.limits.pixels, at_least=side)
+    async def decode_upload(self, data: bytes, crop: Crop | None = None) -> Image.Image:
+        """Decode an uploaded picture.
 
-    async def indexed(self, item: Item, crop: Crop) -> Image.Image:
-        return await self.on_pictures(self.collection.picture, item, at_least=crop.side_for(self.side))
+        Args:
+            data: The bytes of the file.
+            crop: The region that will be used; large JPEGs are then decoded smaller. None decodes in full.
+
+        Returns:
+            The upright RGB picture.
+        """
+        at_least = None
+        if crop is not None:
+            at_least = crop.side_for(self.decode_side)
+        return await self.in_picture_thread(open_picture, data, pixels=self.limits.pixels, at_least=at_least)
+
+    async def decode_item(self, item: Item, crop: Crop) -> Image.Image:
+        """Decode the picture of an indexed item, large enough for ``crop``."""
+        at_least = crop.side_for(self.decode_side)
+        return await self.in_picture_thread(self.collection.picture, item, at_least=at_least)
 
     async def embed(self, picture: Image.Image, crop: Crop | None = None) -> Vector:
-        self.refuse_if_full()  # before the work of preparing it
-        numbers = await self.on_pictures(lambda: self._transform((crop or Crop()).of(picture)))
-        vector: Vector = await self.in_model(lambda: self.batcher.embed(numbers))
+        """Compute the vector of a picture.
+
+        Args:
+            picture: The upright RGB picture.
+            crop: The region to embed. None embeds the whole picture.
+
+        Returns:
+            The vector (D,).
+
+        Raises:
+            ApiError: 503 if the queue is full, 422 if the model gives no usable vector.
+        """
+        self.refuse_if_full()  # before spending time on the picture
+        pixels = await self.in_picture_thread(self._preprocess, picture, crop)
+        vector: Vector = await self.in_model(lambda: self.batcher.embed(pixels))
         if not np.isfinite(vector).all() or not vector.any():
-            raise invalid("the model has no vector for this picture: it gives zero or not a number")
+            raise invalid("the model has no vector for this picture: the result is zero or not finite")
         return vector
 
-    async def in_model(self, submit: Callable[[], Any]) -> Any:
+    def _preprocess(self, picture: Image.Image, crop: Crop | None) -> Tensor:
+        if crop is not None:
+            picture = crop.of(picture)
+        pixels: Tensor = self._transform(picture)
+        return pixels
+
+    async def in_model(self, submit: Callable[[], "Future[T]"]) -> T:
+        """Submit work to the model's queue and wait for its result.
+
+        Args:
+            submit: Puts the work into the queue and returns its future.
+
+        Returns:
+            The result of the future.
+
+        Raises:
+            ApiError: 503 if the queue is full.
+        """
         try:
             future = submit()
         except QueueFull as full:
@@ -91,21 +157,33 @@ class Context:
         return await asyncio.wrap_future(future)
 
     def refuse_if_full(self) -> None:
+        """Raise 503 if the model's queue is full."""
         if len(self.batcher) >= self.limits.queue:
             raise busy(f"{len(self.batcher)} pictures are waiting for the model")
 
     def access(self, request: Request) -> Access:
-        bearer = request.headers.get("authorization", "")
-        given = request.headers.get(KEY_HEADER) or (bearer[7:] if bearer[:7].lower() == "bearer " else None)
-        return self.keys.access(given)
+        """Return what the key in the request's headers allows."""
+        key = request.headers.get(KEY_HEADER)
+        if not key:
+            scheme, _, token = request.headers.get("authorization", "").partition(" ")
+            if scheme.lower() == "bearer":
+                key = token
+        return self.keys.access(key)
 
     def requires(self, least: Access) -> Any:
-        """A dependency of routes: who has no key that allows ``least`` is turned away before the body is read."""
+        """Create a route dependency that checks the key before the body is read.
+
+        Args:
+            least: The access that the route needs.
+
+        Returns:
+            A FastAPI dependency.
+        """
 
         async def check(request: Request) -> None:
             access = self.access(request)
             if access is Access.NONE:
-                message = f"a key is needed, in the header {KEY_HEADER}"
+                message = f"a key is needed in the header {KEY_HEADER}"
                 raise ApiError(401, "key_needed", message, {"WWW-Authenticate": f'ApiKey header="{KEY_HEADER}"'})
             if access < least:
                 raise ApiError(403, "read_only", "this key may read but not write")
@@ -114,10 +192,11 @@ class Context:
             return Depends(check)
         header = APIKeyHeader(name=KEY_HEADER, auto_error=False)
 
-        async def check_and_describe(request: Request, _: Annotated[str | None, Security(header)]) -> None:
+        # The unused header parameter puts the key into the OpenAPI document.
+        async def check_and_document(request: Request, _: Annotated[str | None, Security(header)]) -> None:
             await check(request)
 
-        return Depends(check_and_describe)
+        return Depends(check_and_document)
 
 
 async def _run(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:

@@ -1,7 +1,6 @@
-"""One form for everything that goes wrong: ``{"error": {"code": "too_large", "message": "one line"}}``.
+"""Every failure has one form: ``{"error": {"code": "too_large", "message": "one line"}}``.
 
-The message is for people and says what was expected. It never holds a path of this machine or a trace: those go to the
-log, and the client gets a plain 500.
+Messages say what was expected. They never contain a path of this machine or a traceback; those go to the log.
 """
 
 import asyncio
@@ -18,56 +17,85 @@ from starlette.requests import ClientDisconnect
 T = TypeVar("T")
 RETRY = {"Retry-After": "1"}
 
-MEANING = {
+DESCRIPTIONS = {
     400: "The request cannot be read.",
     401: "A key is needed: header X-API-Key.",
     403: "This key does not allow it, or the request comes from another site.",
-    404: "There is no such thing.",
+    404: "Not found.",
     408: "The request took too long to arrive.",
     409: "This model cannot do that.",
-    410: "The picture of this item is no longer there.",
+    410: "The picture of this item is missing.",
     413: "More bytes or pixels than allowed.",
-    415: "Not a multipart form, or not a picture in a known format.",
-    421: "The server does not go by this name (header Host).",
-    422: "A field has a value that cannot be used.",
-    500: "Something went wrong here.",
-    503: "Too much to do just now; Retry-After says when to ask again.",
-    504: "It took too long.",
+    415: "Not a multipart form, or not a picture in a supported format.",
+    421: "The server does not accept this name (header Host).",
+    422: "A field has an invalid value.",
+    500: "Internal error; see the server's log.",
+    503: "Too busy; Retry-After says when to ask again.",
+    504: "The answer took too long.",
 }
+EVERY_ROUTE = (400, 403, 421, 422, 500, 503)  # errors that any request may get
 CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 422: "invalid"}
 
 
 class ErrorBody(BaseModel):
-    code: str = Field(description="a word that programs can rely on")
+    """The content of an error."""
+
+    code: str = Field(description="a stable word for programs")
     message: str = Field(description="one line for people")
 
 
 class Error(BaseModel):
+    """The JSON of every failed request."""
+
     error: ErrorBody
 
 
 class ApiError(Exception):
-    """Becomes the answer."""
+    """An error that is sent to the client.
+
+    Args:
+        status: HTTP status code.
+        code: A stable word for programs.
+        message: One line for people.
+        headers: Additional response headers.
+    """
 
     def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
-        self.status, self.code, self.message, self.headers = status, code, message, dict(headers or {})
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = dict(headers or {})
 
     def response(self) -> JSONResponse:
+        """Return the error as an HTTP response."""
         content = {"error": {"code": self.code, "message": " ".join(self.message.split())}}
         return JSONResponse(content, self.status, headers=self.headers)
 
 
 def invalid(message: str) -> ApiError:
+    """Create a 422 for a field with an invalid value."""
     return ApiError(422, "invalid", message)
 
 
 def busy(message: str) -> ApiError:
+    """Create a 503 that asks the client to retry in a second."""
     return ApiError(503, "busy", f"{message}: try again in a second", RETRY)
 
 
 async def with_timeout(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """The result of ``work``, or 504 after ``seconds``; what waits for the model then is taken out of the queue."""
+    """Wait for ``work``. After a timeout its jobs leave the model's queue.
+
+    Args:
+        seconds: Longest wait.
+        work: The coroutine to wait for.
+
+    Returns:
+        The result of ``work``.
+
+    Raises:
+        ApiError: 504 after ``seconds``.
+    """
     try:
         return await asyncio.wait_for(work, seconds)
     except asyncio.TimeoutError:
@@ -75,33 +103,37 @@ async def with_timeout(seconds: float, work: Coroutine[Any, Any, T]) -> T:
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For the OpenAPI document: these, and what may happen to every request."""
-    every = {400, 403, 421, 422, 500, 503, *statuses}
-    return {status: {"model": Error, "description": MEANING[status]} for status in sorted(every)}
+    """Describe error responses for the OpenAPI document: ``statuses`` and those of every route."""
+    documented: dict[int | str, dict[str, Any]] = {}
+    for status in sorted({*EVERY_ROUTE, *statuses}):
+        documented[status] = {"model": Error, "description": DESCRIPTIONS[status]}
+    return documented
 
 
 def install(app: FastAPI) -> None:
-    """The framework's own errors in the same form."""
+    """Give the framework's errors the same form as ours."""
 
     @app.exception_handler(ApiError)
-    async def own(_: Request, error: ApiError) -> JSONResponse:
+    async def api_error(_: Request, error: ApiError) -> JSONResponse:
         return error.response()
 
     @app.exception_handler(HTTPException)
-    async def frameworks(request: Request, error: HTTPException) -> JSONResponse:
-        code = CODES.get(error.status_code, "refused" if error.status_code < 500 else "failed")
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+        status = error.status_code
+        default_code = "refused" if status < 500 else "failed"
         headers = dict(error.headers or {})
-        if error.status_code == 405:  # by itself it knows only the methods of one route of several with this path
+        if status == 405:  # Starlette lists the methods of one route only; others may share the path
             path = getattr(request.scope.get("route"), "path", "")
-            headers["Allow"] = ", ".join(sorted(map(str.upper, app.openapi()["paths"].get(path, ["GET"]))))
-        return ApiError(error.status_code, code, str(error.detail), headers).response()
+            methods = app.openapi()["paths"].get(path, ["GET"])
+            headers["Allow"] = ", ".join(sorted(map(str.upper, methods)))
+        return ApiError(status, CODES.get(status, default_code), str(error.detail), headers).response()
 
     @app.exception_handler(RequestValidationError)
-    async def validation(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def validation_error(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:]) or "the request"
-        return invalid(f"{where}: {first['msg']}").response()
+        field = ".".join(map(str, first["loc"][1:])) or "the request"
+        return invalid(f"{field}: {first['msg']}").response()
 
     @app.exception_handler(ClientDisconnect)
-    async def gone(_: Request, __: ClientDisconnect) -> JSONResponse:
+    async def disconnected(_: Request, __: ClientDisconnect) -> JSONResponse:
         return ApiError(400, "bad_request", "the request ended before it was complete").response()

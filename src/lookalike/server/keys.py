@@ -1,8 +1,8 @@
-"""Who may read and who may write.
+"""API keys: who may read and who may write.
 
-One rule: as soon as there is any key, every request needs one. A read key reads; a write key reads and writes; without
-a write key nobody writes. Keys come from files or the environment, since what stands on a command line everybody on
-the machine can see. Several of a kind, one per line, let an old key live on while people move to the new one.
+As soon as there is any key, every request needs one. A read key reads; a write key reads and writes. Without a write
+key nobody writes. Keys come from files or the environment, because command lines are visible to everybody on the
+machine. There may be several of a kind, one per line, so that an old key stays valid while clients move to a new one.
 """
 
 import hmac
@@ -13,18 +13,28 @@ from pathlib import Path
 
 READ_VARIABLE = "LOOKALIKE_READ_KEY"
 WRITE_VARIABLE = "LOOKALIKE_WRITE_KEY"
-SHORTEST = 16  # characters: a key is guessed at by programs
+SHORTEST = 16  # characters; shorter keys can be guessed
 
 
 class Access(IntEnum):
+    """What a request may do; a higher value includes the lower ones."""
+
     NONE = 0
     READ = 1
     WRITE = 2
 
 
-@dataclass(frozen=True, repr=False)  # without repr: keys do not belong into a log
+@dataclass(frozen=True, repr=False)  # no repr: keys must not appear in a log
 class Keys:
-    """
+    """The accepted keys.
+
+    Args:
+        read: Keys that may read.
+        write: Keys that may read and write.
+
+    Raises:
+        ValueError: If a key is too short, not printable ASCII, or in both groups.
+
     >>> keys = Keys(read=("a key for looking at",), write=("a key for changing it",))
     >>> keys.access("a key for looking at").name, keys.access("something else").name
     ('READ', 'NONE')
@@ -36,50 +46,76 @@ class Keys:
     write: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for kind in ("read", "write"):
-            for key in getattr(self, kind):
-                if not isinstance(key, str) or not key.isascii() or not key.isprintable() or key != key.strip():
-                    raise ValueError(f"a {kind} key must be of printable ASCII characters")
-                if len(key) < SHORTEST:
-                    raise ValueError(f"a {kind} key must have at least {SHORTEST} characters, got {len(key)}")
+        for key in self.read:
+            _check_key("read", key)
+        for key in self.write:
+            _check_key("write", key)
         if set(self.read) & set(self.write):
-            raise ValueError("the read and the write key must differ: who reads is not to write")
+            raise ValueError("the read and the write key must differ: a reader must not be able to write")
 
     def __bool__(self) -> bool:
         return bool(self.read or self.write)
 
     def access(self, given: str | None) -> Access:
-        """What ``given`` allows. All keys are compared, each in constant time: how long it takes says nothing."""
+        """Return what a key allows.
+
+        All keys are compared, each in constant time, so that the duration reveals nothing.
+
+        Args:
+            given: The key of the request, if any.
+
+        Returns:
+            The access; ``WRITE`` for everybody if no keys are configured.
+        """
         if not self:
             return Access.WRITE
-        word = (given or "").encode("utf-8", "surrogateescape")
-        found = Access.NONE
+        given_bytes = (given or "").encode("utf-8", "surrogateescape")
+        allowed = Access.NONE
         for access, keys in ((Access.READ, self.read), (Access.WRITE, self.write)):
             for key in keys:
-                if hmac.compare_digest(word, key.encode()):
-                    found = access
-        return found
+                if hmac.compare_digest(given_bytes, key.encode()):
+                    allowed = access
+        return allowed
 
     @classmethod
     def load(cls, read_file: Path | None, write_file: Path | None, environment: Mapping[str, str]) -> "Keys":
-        """From files where they are named, else from ``LOOKALIKE_READ_KEY`` and ``LOOKALIKE_WRITE_KEY``."""
+        """Load keys from files, or else from the environment.
+
+        Args:
+            read_file: File with one read key per line. None uses ``LOOKALIKE_READ_KEY``.
+            write_file: File with one write key per line. None uses ``LOOKALIKE_WRITE_KEY``.
+            environment: The environment variables.
+
+        Returns:
+            The keys.
+
+        Raises:
+            ValueError: If a file holds no valid key.
+        """
         return cls(
-            read=_from(read_file, environment.get(READ_VARIABLE), "read"),
-            write=_from(write_file, environment.get(WRITE_VARIABLE), "write"),
+            read=_load("read", read_file, environment.get(READ_VARIABLE)),
+            write=_load("write", write_file, environment.get(WRITE_VARIABLE)),
         )
 
 
-def _from(file: Path | None, variable: str | None, kind: str) -> tuple[str, ...]:
+def _check_key(kind: str, key: str) -> None:
+    if not isinstance(key, str) or not key.isascii() or not key.isprintable() or key != key.strip():
+        raise ValueError(f"a {kind} key must consist of printable ASCII characters")
+    if len(key) < SHORTEST:
+        raise ValueError(f"a {kind} key must have at least {SHORTEST} characters, got {len(key)}")
+
+
+def _load(kind: str, file: Path | None, variable: str | None) -> tuple[str, ...]:
     if file is None:
-        return _lines((variable or "").splitlines())
+        return _without_blank((variable or "").splitlines())
     try:
-        keys = _lines(file.expanduser().read_text(encoding="ascii").splitlines())
+        keys = _without_blank(file.expanduser().read_text(encoding="ascii").splitlines())
     except UnicodeDecodeError:
-        raise ValueError(f"a {kind} key must be of printable ASCII characters, {file} holds others") from None
+        raise ValueError(f"a {kind} key must consist of printable ASCII characters, {file} holds others") from None
     if not keys:
-        raise ValueError(f"{file} holds no key: one line for each is expected")
+        raise ValueError(f"{file} holds no key: expected one per line")
     return keys
 
 
-def _lines(lines: Iterable[str]) -> tuple[str, ...]:
-    return tuple(line.strip() for line in lines if line.strip())
+def _without_blank(lines: Iterable[str]) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, lines)))

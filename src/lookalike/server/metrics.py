@@ -1,4 +1,4 @@
-"""What the server tells Prometheus; each app counts for itself, so that several live in one process."""
+"""Prometheus metrics. Each app has its own registry, so that several can run in one process."""
 
 from collections.abc import Callable
 
@@ -6,10 +6,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-UNMATCHED = "unmatched"  # one name for every path that leads nowhere: anybody can make up new ones
+UNMATCHED = "unmatched"  # one label for all unknown paths; clients could invent any number of them
 
 
 class Metrics:
+    """Counters, gauges and histograms of one app."""
+
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
@@ -17,28 +19,40 @@ class Metrics:
         )
         self.seconds = Histogram(
             "lookalike_request_seconds",
-            "From a request's first line to its answer's last byte.",
+            "From the first line of a request to the last byte of its answer.",
             ["route"],
             buckets=SECONDS,
             registry=self.registry,
         )
         self.batches = Histogram(
             "lookalike_batch_pictures",
-            "Pictures that went through the model at once.",
+            "Pictures per forward pass.",
             buckets=(1, 2, 4, 8, 16, 32, 64),
             registry=self.registry,
         )
-        self.waiting = Gauge("lookalike_queue_length", "Pictures that wait for the model.", registry=self.registry)
+        self.waiting = Gauge("lookalike_queue_length", "Pictures waiting for the model.", registry=self.registry)
         self.in_flight = Gauge("lookalike_requests_in_flight", "Requests being answered.", registry=self.registry)
         self.items = Gauge("lookalike_items", "Items in the index.", registry=self.registry)
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
-        self.requests.labels(method if method.isupper() and len(method) < 8 else "OTHER", route, str(status)).inc()
+        """Record one answered request.
+
+        Args:
+            method: HTTP method; invented ones are counted as OTHER.
+            route: Pattern of the route, or ``UNMATCHED``.
+            status: HTTP status of the answer.
+            seconds: Duration.
+        """
+        if not method.isupper() or len(method) >= 8:
+            method = "OTHER"
+        self.requests.labels(method, route, str(status)).inc()
         self.seconds.labels(route).observe(seconds)
 
     def watch_queue(self, length: Callable[[], int]) -> None:
+        """Read the queue length from ``length`` at every scrape."""
         self.waiting.set_function(length)
 
     def text(self, items: int) -> bytes:
+        """Return all metrics in the Prometheus text format; ``items`` is the size of the index."""
         self.items.set(items)
         return generate_latest(self.registry)

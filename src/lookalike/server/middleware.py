@@ -1,16 +1,17 @@
-"""What every request passes first, and every answer last.
+"""The guard around the app: checks every request first and completes every answer last.
 
-In: the name in ``Host`` (a page of somebody else's whose name is made to point here, DNS rebinding, still sends its own
-name), where the request comes from (a form on another site can post to this machine, but not hide that it does), how
-many are being answered, and how many bytes the body has, counted as they come, whatever ``Content-Length`` says.
-Out: headers that let a browser do with the answer only what the page needs, and no exception in any other form than
-``{"error": ...}``; the log has the trace.
+Incoming:
+
+- The name in ``Host`` must be ours. This stops DNS rebinding: a foreign page whose name points here sends its own name.
+- A browser's cross-site request may not change anything.
+- The number of parallel requests and the bytes of the body are limited. Bytes are counted as they arrive.
+
+Outgoing: security headers on every answer. Exceptions become ``{"error": ...}``; the traceback goes to the log.
 """
 
 import logging
 import time
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -34,46 +35,62 @@ HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-ALWAYS = ("/healthz", "/metrics")  # answered also when everything else is too much
-HARMLESS = ("GET", "HEAD", "OPTIONS")
+NEVER_BUSY = ("/healthz", "/metrics")  # answered under any load
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class GuardMiddleware:
-    """hosts: the names the server goes by, without port; None for any."""
+    """Checks requests, counts them and completes answers.
+
+    Args:
+        app: The wrapped application.
+        hosts: Accepted names in the ``Host`` header, without port. None accepts any.
+        limits: Bounds on parallel requests and body size.
+        metrics: Where requests are recorded.
+    """
 
     def __init__(self, app: ASGIApp, *, hosts: Collection[str] | None, limits: Limits, metrics: Metrics) -> None:
-        self.app, self.limits, self.metrics = app, limits, metrics
-        self.hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
+        self.app = app
+        self.limits = limits
+        self.metrics = metrics
+        self.hosts = None
+        if hosts is not None:
+            self.hosts = frozenset(map(str.lower, hosts))
         self.in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await (
-                self._refuse_socket(receive, send) if scope["type"] == "websocket" else self.app(scope, receive, send)
-            )
-            return
-        started, status = time.perf_counter(), 0
+        """Handle one ASGI connection."""
+        if scope["type"] == "http":
+            await self._handle(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1000})
+        else:
+            await self.app(scope, receive, send)
 
-        async def guarded(message: Message) -> None:
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        status = 0
+
+        async def guarded_send(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": _with_headers(message.get("headers", []))}
+                message = {**message, "headers": _with_security_headers(message.get("headers", []))}
             await send(message)
 
         self.in_flight += 1
         self.metrics.in_flight.set(self.in_flight)
         try:
             self._check(scope)
-            await self.app(scope, _counted(scope, receive, self.limits.upload_bytes), guarded)
+            await self.app(scope, _limited(scope, receive, self.limits.upload_bytes), guarded_send)
         except ApiError as error:
-            await error.response()(scope, receive, guarded)
+            await error.response()(scope, receive, guarded_send)
         except Exception as error:
             logger.error("%s %s failed", scope["method"], _route(scope), exc_info=error)
             if not status:
-                await ApiError(500, "failed", "something went wrong here, the server's log has more").response()(
-                    scope, receive, guarded
-                )
+                failed = ApiError(500, "failed", "internal error; the server's log has the details")
+                await failed.response()(scope, receive, guarded_send)
         finally:
             self.in_flight -= 1
             self.metrics.in_flight.set(self.in_flight)
@@ -82,39 +99,35 @@ class GuardMiddleware:
     def _check(self, scope: Scope) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "").lower()
-        if self.hosts is not None and _name(host) not in self.hosts:
-            raise ApiError(421, "wrong_host", "the server does not go by the name in the header Host")
-        if scope["method"] not in HARMLESS and _from_elsewhere(headers, host):
-            raise ApiError(403, "cross_site", "requests that come from the page of another site are refused")
-        if self.in_flight > self.limits.requests and scope["path"] not in ALWAYS:
+        if self.hosts is not None and _without_port(host) not in self.hosts:
+            raise ApiError(421, "wrong_host", "the server does not accept the name in the header Host")
+        if scope["method"] not in SAFE_METHODS and _is_cross_site(headers, host):
+            raise ApiError(403, "cross_site", "requests from pages of other sites are refused")
+        if self.in_flight > self.limits.requests and scope["path"] not in NEVER_BUSY:
             raise busy("too many requests are being answered")
 
-    async def _refuse_socket(self, receive: Receive, send: Send) -> None:
-        await receive()
-        await send({"type": "websocket.close", "code": 1000})
 
+def _limited(scope: Scope, receive: Receive, max_bytes: int) -> Receive:
+    """Wrap ``receive``: raise 413 once the body has more than ``max_bytes``."""
+    too_large = ApiError(413, "too_large", f"a request must have at most {max_bytes:,} bytes")
+    declared = dict(scope["headers"]).get(b"content-length", b"0")
+    received = 0
 
-def _counted(scope: Scope, receive: Receive, most: int) -> Receive:
-    """``receive`` until more than ``most`` bytes of the body have come."""
-    too_large = ApiError(413, "too_large", f"a request must have at most {most:,} bytes")
-    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-    came = 0
-
-    async def counting() -> Message:
-        nonlocal came
-        if declared.isdigit() and int(declared[:20]) > most:
+    async def receive_limited() -> Message:
+        nonlocal received
+        if declared.isdigit() and int(declared[:20]) > max_bytes:
             raise too_large
         message = await receive()
-        came += len(message.get("body", b""))
-        if came > most:
+        received += len(message.get("body", b""))
+        if received > max_bytes:
             raise too_large
         return message
 
-    return counting
+    return receive_limited
 
 
-def _from_elsewhere(headers: dict[bytes, str], host: str) -> bool:
-    """Whether a browser says that the page of another site sends this; programs say nothing."""
+def _is_cross_site(headers: dict[bytes, str], host: str) -> bool:
+    """Whether a browser says that another site's page sends this; other clients send neither header."""
     site = headers.get(b"sec-fetch-site")
     if site is not None:
         return site not in ("same-origin", "none")
@@ -122,23 +135,28 @@ def _from_elsewhere(headers: dict[bytes, str], host: str) -> bool:
     return origin is not None and origin.lower().partition("://")[2] != host
 
 
-def _name(host: str) -> str:
+def _without_port(host: str) -> str:
     """
-    >>> _name("localhost:8000"), _name("[::1]:8000"), _name("[::1]")
+    >>> _without_port("localhost:8000"), _without_port("[::1]:8000"), _without_port("[::1]")
     ('localhost', '[::1]', '[::1]')
     """
     name, colon, port = host.rpartition(":")
-    return name if colon and port.isdigit() and (not name.startswith("[") or name.endswith("]")) else host
+    if not colon or not port.isdigit():
+        return host
+    if name.startswith("[") and not name.endswith("]"):  # a colon inside an IPv6 address
+        return host
+    return name
 
 
 def _route(scope: Scope) -> str:
-    """The route's pattern, ``/items/{id}``, never what somebody made up."""
+    """The pattern of the route, ``/items/{id}``, never the path as sent."""
     return str(getattr(scope.get("route"), "path", UNMATCHED))
 
 
-def _with_headers(given: Any) -> list[tuple[bytes, bytes]]:
+def _with_security_headers(given: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     headers = list(given)
-    there = {name.lower() for name, _ in headers}
-    if b"cache-control" not in there:
-        headers.append((b"cache-control", b"no-store"))
-    return headers + [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in there]
+    present = {name.lower() for name, _ in headers}
+    for name, value in {"cache-control": "no-store", **HEADERS}.items():
+        if name.encode() not in present:
+            headers.append((name.encode(), value.encode()))
+    return headers

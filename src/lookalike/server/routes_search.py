@@ -1,4 +1,4 @@
-"""``POST /search``, ``/embed`` and ``/explain``: a picture in, what the model makes of it out."""
+"""``POST /search``, ``/embed`` and ``/explain``: an uploaded picture in, hits, vector or weights out."""
 
 import time
 from typing import Any
@@ -18,38 +18,48 @@ from lookalike.server.pictures import Crop
 from lookalike.server.schemas import Embedding, Hits, OneHit, Weights
 from lookalike.server.uploads import Form, form_openapi, read_form
 
-USUAL_HITS = 12
-CELLS = 56  # along the longer side of a picture: finer than any grid of weights is smooth
+DEFAULT_HITS = 12
+CELLS = 56  # of the weights along the longer side of a picture; finer than any pooling grid
 
-CROP = {
+CROP_FIELD = {
     "type": "string",
     "pattern": r"^(0(\.\d{1,6})?|1),(0(\.\d{1,6})?|1),(0\.\d{1,6}|1),(0\.\d{1,6}|1)$",
     "description": "left,top,width,height as fractions of the picture",
     "example": "0.25,0,0.5,1",
 }
-KNOWN = {"type": "string", "pattern": f"^{ID.pattern}$", "description": "of an item, instead of a picture"}
+ID_FIELD = {"type": "string", "pattern": f"^{ID.pattern}$", "description": "of an item, instead of a picture"}
+EMBED_FIELDS: dict[str, dict[str, Any]] = {"crop": CROP_FIELD}
+EXPLAIN_FIELDS: dict[str, dict[str, Any]] = {"id": ID_FIELD, "crop": CROP_FIELD}
 SEARCH_FIELDS: dict[str, dict[str, Any]] = {
-    "id": KNOWN,
-    "k": {"type": "integer", "minimum": 1, "maximum": MOST_HITS, "default": USUAL_HITS},
+    "id": ID_FIELD,
+    "k": {"type": "integer", "minimum": 1, "maximum": MOST_HITS, "default": DEFAULT_HITS},
     "where": {"type": "string", "description": "a filter: label=robin, year>=2020", "example": "label=robin"},
-    "crop": CROP,
+    "crop": CROP_FIELD,
     "rerank": {"type": "string", "enum": list(METHODS), "default": "none"},
 }
-WRONG_PICTURE = (401, 408, 413, 415, 504)
+UPLOAD_ERRORS = (401, 408, 413, 415, 504)
 
 
 def routes(context: Context) -> APIRouter:
+    """Create the routes that use the model.
+
+    Args:
+        context: Shared state of the server.
+
+    Returns:
+        The router.
+    """
     router = APIRouter(tags=["model"], dependencies=[context.requires(Access.READ)])
     seconds = context.limits.seconds
 
     @router.post(
         "/search",
-        responses=responses(*WRONG_PICTURE, 404, 410),
+        responses=responses(*UPLOAD_ERRORS, 404, 410),
         openapi_extra=form_openapi(SEARCH_FIELDS),
         summary="Search",
     )
     async def search(request: Request) -> Hits:
-        """The items nearest to a picture, or to an item, which then is not among them."""
+        """Find the items nearest to a picture or to an item. The item itself is left out."""
         form = await read_form(request, context.limits, SEARCH_FIELDS)
         started = time.perf_counter()
         hits = await with_timeout(seconds, _search(context, form))
@@ -57,57 +67,67 @@ def routes(context: Context) -> APIRouter:
 
     @router.post(
         "/embed",
-        responses=responses(*WRONG_PICTURE),
-        openapi_extra=form_openapi({"crop": CROP}, required=["picture"]),
+        responses=responses(*UPLOAD_ERRORS),
+        openapi_extra=form_openapi(EMBED_FIELDS, required=["picture"]),
         summary="Embed",
     )
     async def embed(request: Request) -> Embedding:
-        """The vector of a picture."""
-        form = await read_form(request, context.limits, ["crop"])
-        data, crop = form.required_picture(), Crop.read(form.texts.get("crop"))
-
-        async def work() -> list[float]:
-            vector = await context.embed(await context.uploaded(data, crop), crop)
-            return [float(value) for value in vector]
-
-        vector = await with_timeout(seconds, work())
+        """Compute the vector of a picture."""
+        form = await read_form(request, context.limits, EMBED_FIELDS)
+        vector = await with_timeout(seconds, _embed(context, form))
         return Embedding(vector=vector, dim=len(vector))
 
     @router.post(
         "/explain",
-        responses=responses(*WRONG_PICTURE, 404, 409, 410),
-        openapi_extra=form_openapi({"id": KNOWN, "crop": CROP}),
+        responses=responses(*UPLOAD_ERRORS, 404, 409, 410),
+        openapi_extra=form_openapi(EXPLAIN_FIELDS),
         summary="Explain",
     )
     async def explain(request: Request) -> Weights:
-        """Where in a picture the model looks. With a crop, where in that part of it; the rest then has no weight."""
-        form = await read_form(request, context.limits, ["id", "crop"])
-        known, crop = form.one_of_picture_and_id(), Crop.read(form.texts.get("crop"))
-        return await with_timeout(seconds, _explain(context, form.picture, known, crop))
+        """Show where in a picture the model looks. With a crop, everything outside of it has no weight."""
+        form = await read_form(request, context.limits, EXPLAIN_FIELDS)
+        return await with_timeout(seconds, _explain(context, form))
 
     return router
 
 
 async def _search(context: Context, form: Form) -> list[OneHit]:
-    known, crop = form.one_of_picture_and_id(), Crop.read(form.texts.get("crop"))
-    k, where, rerank = _count(form.texts.get("k")), check_where(form.texts.get("where")), _rerank(form.texts)
-    if known is not None and crop.is_whole:
-        vector = await context.in_index(context.collection.vector, _id(known))
+    item_id = _item_id(form)
+    crop = Crop.read(form.texts.get("crop"))
+    k = _hit_count(form.texts.get("k"))
+    where = check_where(form.texts.get("where"))
+    rerank = _rerank_method(form.texts.get("rerank"))
+    if item_id is not None and crop.is_whole:
+        vector = await context.in_index(context.collection.vector, item_id)
     else:
-        vector = await context.embed(await _picture(context, form.picture, known, crop), crop)
-    hits = await context.in_index(context.collection.search, vector, k, where, rerank=rerank, without=known)
+        picture = await _decode(context, form, item_id, crop)
+        vector = await context.embed(picture, crop)
+    hits = await context.in_index(context.collection.search, vector, k, where, rerank=rerank, without=item_id)
     return [OneHit.of_hit(hit) for hit in hits]
 
 
-async def _explain(context: Context, data: bytes | None, known: str | None, crop: Crop) -> Weights:
+async def _embed(context: Context, form: Form) -> list[float]:
+    data = form.required_picture()
+    crop = Crop.read(form.texts.get("crop"))
+    picture = await context.decode_upload(data, crop)
+    vector = await context.embed(picture, crop)
+    values: list[float] = vector.tolist()
+    return values
+
+
+async def _explain(context: Context, form: Form) -> Weights:
+    item_id = _item_id(form)
+    crop = Crop.read(form.texts.get("crop"))
     if not context.model.has_weights:
         raise ApiError(409, "no_weights", "this model's pooling has no weights")
-    picture = await _picture(context, data, known, crop)
-    part = await context.on_pictures(lambda: _shrunk(crop.of(picture), context.side))
-    explained: Explained = await context.in_model(lambda: context.batcher.run(lambda model: model.explain(part)))
-    weights = _over_whole(explained, part.size, crop, picture.size)
-    attributes = None if explained.attributes is None else [float(value) for value in explained.attributes]
+    picture = await _decode(context, form, item_id, crop)
+    region = await context.in_picture_thread(lambda: _shrink(crop.of(picture), context.decode_side))
+    explained: Explained = await context.in_model(lambda: context.batcher.run(lambda model: model.explain(region)))
+    weights = _weights_of_picture(explained, region.size, crop, picture.size)
     grid_rows, grid_columns = explained.grid.shape
+    attributes = None
+    if explained.attributes is not None:
+        attributes = explained.attributes.tolist()
     return Weights(
         rows=len(weights),
         columns=len(weights[0]),
@@ -118,51 +138,62 @@ async def _explain(context: Context, data: bytes | None, known: str | None, crop
     )
 
 
-async def _picture(context: Context, data: bytes | None, known: str | None, crop: Crop) -> Image.Image:
-    if data is not None:
-        return await context.uploaded(data, crop)
-    item = await context.in_index(context.collection.get, _id(known or ""))
-    return await context.indexed(item, crop)
+async def _decode(context: Context, form: Form, item_id: str | None, crop: Crop) -> Image.Image:
+    """Decode the uploaded picture, or the picture of the item."""
+    if form.picture is not None:
+        return await context.decode_upload(form.picture, crop)
+    item = await context.in_index(context.collection.get, item_id)
+    return await context.decode_item(item, crop)
 
 
-def _shrunk(picture: Image.Image, side: int) -> Image.Image:
-    """A large picture and its weights need not be held in full for a model that sees it small."""
+def _shrink(picture: Image.Image, side: int) -> Image.Image:
+    """Reduce a picture much larger than ``side``; its weights have as many values as it has pixels."""
     factor = min(picture.size) // side
-    return picture.reduce(factor) if factor > 1 else picture
+    if factor <= 1:
+        return picture
+    return picture.reduce(factor)
 
 
-def _over_whole(explained: Explained, seen: tuple[int, int], crop: Crop, whole: tuple[int, int]) -> list[list[float]]:
-    """The weights in cells over all of a picture, about as wide as high.
-
-    The model has seen its part ``crop`` in the size ``seen``, which is what the box of ``explained`` is in.
-    """
-    columns, rows = (max(1, round(CELLS * side / max(whole))) for side in whole)
-    left, top, width, height = crop.pixels(*whole)
-    box, across, down = explained.box, width / seen[0], height / seen[1]  # pixels of the whole for one that was seen
-    place = Box(
-        (left + box.left * across) * columns / whole[0],
-        (top + box.top * down) * rows / whole[1],
-        box.width * across * columns / whole[0],
-        box.height * down * rows / whole[1],
+def _weights_of_picture(
+    explained: Explained, region_size: tuple[int, int], crop: Crop, picture_size: tuple[int, int]
+) -> list[list[float]]:
+    """Spread the weights of a region over square cells of the whole picture; sizes are (width, height)."""
+    width, height = picture_size
+    columns = max(1, round(CELLS * width / max(picture_size)))
+    rows = max(1, round(CELLS * height / max(picture_size)))
+    left, top, crop_width, crop_height = crop.pixels(width, height)
+    # The box of ``explained`` is in pixels of the region, which may have been shrunk.
+    x_scale = crop_width / region_size[0]
+    y_scale = crop_height / region_size[1]
+    box = explained.box
+    box_in_cells = Box(
+        (left + box.left * x_scale) * columns / width,
+        (top + box.top * y_scale) * rows / height,
+        box.width * x_scale * columns / width,
+        box.height * y_scale * rows / height,
     )
-    return [[float(value) for value in row] for row in spread(explained.grid, place, columns, rows)]
+    weights: list[list[float]] = spread(explained.grid, box_in_cells, columns, rows).tolist()
+    return weights
 
 
-def _id(text: str) -> str:
-    if not ID.fullmatch(text):
+def _item_id(form: Form) -> str | None:
+    item_id = form.one_of_picture_and_id()
+    if item_id is not None and not ID.fullmatch(item_id):
         raise invalid("id must be 1 to 64 letters, digits or any of ._:-")
-    return text
+    return item_id
 
 
-def _count(text: str | None) -> int:
-    if text is None or not text.strip():
-        return USUAL_HITS
-    if not text.strip().isdecimal() or not 1 <= int(text.strip()[:9]) <= MOST_HITS:
+def _hit_count(text: str | None) -> int:
+    digits = (text or "").strip()
+    if not digits:
+        return DEFAULT_HITS
+    if not digits.isdecimal() or not 1 <= int(digits[:9]) <= MOST_HITS:
         raise invalid(f"k must be a whole number from 1 to {MOST_HITS}")
-    return int(text)
+    return int(digits)
 
 
-def _rerank(texts: dict[str, str]) -> str:
-    if (method := texts.get("rerank") or "none") not in METHODS:
+def _rerank_method(text: str | None) -> str:
+    method = text or "none"
+    if method not in METHODS:
         raise invalid(f"rerank must be one of {', '.join(METHODS)}")
     return method

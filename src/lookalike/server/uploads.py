@@ -1,4 +1,4 @@
-"""Forms as they come over the wire: ``multipart/form-data`` with one picture and a few short texts."""
+"""Forms: ``multipart/form-data`` with one picture and a few short texts."""
 
 import asyncio
 from collections.abc import Collection
@@ -12,65 +12,117 @@ from lookalike.server.limits import LARGEST_FIELD, Limits
 
 PICTURE = "picture"
 MULTIPART = "multipart/form-data"
+PICTURE_FIELD = {
+    "type": "string",
+    "format": "binary",
+    "contentMediaType": "application/octet-stream",
+    "description": "a file: JPEG, PNG, WebP, GIF, BMP, TIFF, ...",
+}
 
 
 class Form(NamedTuple):
+    """The fields of a form.
+
+    Attributes:
+        picture: The bytes of the uploaded file, if there is one.
+        texts: The text fields that were sent.
+    """
+
     picture: bytes | None
     texts: dict[str, str]
 
     def one_of_picture_and_id(self) -> str | None:
-        """The id, or None where there is a picture; 422 for both or neither."""
-        known = self.texts.get("id") or None
-        if (self.picture is None) == (known is None):
-            raise invalid("give either a picture or the id of an item, not both" if known else "a picture is missing")
-        return known
+        """Return the field ``id``, or None if there is a picture instead.
+
+        Raises:
+            ApiError: 422 if there are both or neither.
+        """
+        item_id = self.texts.get("id") or None
+        if self.picture is not None and item_id is not None:
+            raise invalid("send either a picture or the id of an item, not both")
+        if self.picture is None and item_id is None:
+            raise invalid("a picture is missing")
+        return item_id
 
     def required_picture(self) -> bytes:
+        """Return the bytes of the picture.
+
+        Raises:
+            ApiError: 422 if there is none.
+        """
         if self.picture is None:
             raise invalid("a picture is missing: send a file in the field picture")
         return self.picture
 
 
-async def read_form(request: Request, limits: Limits, texts: Collection[str]) -> Form:
-    """The picture and those of ``texts`` that are there. Bytes are counted on the way, see ``middleware``."""
+async def read_form(request: Request, limits: Limits, fields: Collection[str]) -> Form:
+    """Read the form of a request. The middleware limits its bytes.
+
+    Args:
+        request: The request.
+        limits: Has the time for the form to arrive.
+        fields: Names of the accepted text fields.
+
+    Returns:
+        The form.
+
+    Raises:
+        ApiError: 415 if it is no multipart form, 408 if it arrives too slowly, 422 for wrong fields.
+    """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != MULTIPART:
         raise ApiError(415, "not_a_form", f"the content type must be {MULTIPART}")
     try:
-        return await asyncio.wait_for(_read(request, texts), limits.upload_seconds)
+        return await asyncio.wait_for(_read(request, fields), limits.upload_seconds)
     except asyncio.TimeoutError:
         raise ApiError(408, "too_slow", f"the request must arrive within {limits.upload_seconds:g} seconds") from None
 
 
-async def _read(request: Request, texts: Collection[str]) -> Form:
-    async with request.form(max_files=1, max_fields=len(texts), max_part_size=LARGEST_FIELD) as form:
-        values = _single(form, texts)
+async def _read(request: Request, fields: Collection[str]) -> Form:
+    async with request.form(max_files=1, max_fields=len(fields), max_part_size=LARGEST_FIELD) as form:
+        values = _check_fields(form, fields)
         upload = values.pop(PICTURE, None)
-        picture = await upload.read() if isinstance(upload, UploadFile) else None
-        nothing_chosen = isinstance(upload, UploadFile) and not picture and not upload.filename
-        return Form(None if nothing_chosen else picture, values)
+        if upload is None:
+            return Form(None, values)
+        picture = await upload.read()
+        if not picture and not upload.filename:  # how a browser sends an empty file input
+            return Form(None, values)
+        return Form(picture, values)
 
 
-def _single(form: FormData, texts: Collection[str]) -> dict[str, Any]:
+def _check_fields(form: FormData, fields: Collection[str]) -> dict[str, Any]:
+    """Return the fields by name; the picture is a file, all others are texts, and none comes twice."""
     values: dict[str, Any] = {}
     for name, value in form.multi_items():
-        if name != PICTURE and name not in texts:
-            raise invalid(f"there is no such field here: {PICTURE}, {', '.join(texts)} are expected")
+        if name != PICTURE and name not in fields:
+            raise invalid(f"unknown field; expected {PICTURE}, {', '.join(fields)}")
         if name in values:
-            raise invalid(f"the field {name} stands twice")
-        if isinstance(value, UploadFile) != (name == PICTURE):
-            raise invalid(f"{name} must be {'a file' if name == PICTURE else 'a text, not a file'}")
+            raise invalid(f"the field {name} was sent twice")
+        is_file = isinstance(value, UploadFile)
+        if name == PICTURE and not is_file:
+            raise invalid(f"{name} must be a file")
+        if name != PICTURE and is_file:
+            raise invalid(f"{name} must be a text, not a file")
         values[name] = value
     return values
 
 
-def form_openapi(texts: dict[str, dict[str, Any]], *, required: list[str] | None = None) -> dict[str, Any]:
-    """The form in the OpenAPI document; without ``required`` it is either a picture or an id."""
-    picture = {"type": "string", "format": "binary", "contentMediaType": "application/octet-stream"}
-    either = [{"required": [PICTURE]}, {"required": ["id"]}]
+def form_openapi(fields: dict[str, dict[str, Any]], *, required: list[str] | None = None) -> dict[str, Any]:
+    """Describe a form for the OpenAPI document.
+
+    Args:
+        fields: JSON schemas of the text fields, by name.
+        required: Names of the required fields. None means either a picture or an id.
+
+    Returns:
+        The value of ``openapi_extra`` of a route.
+    """
     schema: dict[str, Any] = {
         "type": "object",
-        "properties": {PICTURE: {**picture, "description": "a file: JPEG, PNG, WebP, GIF, BMP, TIFF, ..."}, **texts},
+        "properties": {PICTURE: PICTURE_FIELD, **fields},
         "additionalProperties": False,
-        **({"required": required} if required else {"oneOf": either}),
     }
+    if required:
+        schema["required"] = required
+    else:
+        schema["oneOf"] = [{"required": [PICTURE]}, {"required": ["id"]}]
     return {"requestBody": {"required": True, "content": {MULTIPART: {"schema": schema}}}}
