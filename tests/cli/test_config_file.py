@@ -21,20 +21,20 @@ class Few:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("steps:\n", "FILE, line 1: steps has no value; write null to leave it open, or remove the line"),
+        ("steps:\n", "FILE, line 1: steps has no value; write null or remove the line"),
         ("flip: true\nsteps:   # many\n", "FILE, line 2: steps has no value"),
         ("inner:\n  keep:\n", "FILE, line 2: inner.keep has no value"),
         ("inner:\n", "FILE, line 1: inner has no value"),
-        ("steps: 3\nflip: true\nsteps: 4\n", "FILE, line 3: steps stands there twice, first in line 1"),
-        ("inner:\n  keep: 1\n  keep: 1\n", "FILE, line 3: inner.keep stands there twice, first in line 2"),
+        ("steps: 3\nflip: true\nsteps: 4\n", "FILE, line 3: steps is repeated, first in line 1"),
+        ("inner:\n  keep: 1\n  keep: 1\n", "FILE, line 3: inner.keep is repeated, first in line 2"),
         ("flip: maybe\n", "FILE, line 1: flip must be true or false, got 'maybe'"),
         ("flip: 1\n", "FILE, line 1: flip must be true or false, got 1"),
         ("frozen: [true]\n", "FILE, line 1: frozen must be true or false, got [True]"),
         ("step: 3\n", "FILE, line 1: there is no setting 'step' (did you mean 'steps'?)"),
         ("inner.keep: 3\n", "FILE, line 1: there is no setting 'inner.keep'"),
-        ("", "--config FILE must hold settings by name, as steps: 500, got nothing"),
-        ("# nothing\n", "got nothing"),
-        ("- steps\n", "got a sequence"),
+        ("", "--config FILE must contain settings by name, for example steps: 500, got an empty file"),
+        ("# nothing\n", "got an empty file"),
+        ("- steps\n", "got a list"),
         ("steps: [1\n", "--config FILE is not YAML: "),
         ("steps: 2024-13-45\n", "--config FILE is not YAML: month must be in 1..12"),
     ],
@@ -72,7 +72,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read: Is a directory"):
         read_config(tmp_path, Few)
     (tmp_path / "picture.yaml").write_bytes(b"\xff\xd8\xff\xe0")
-    with pytest.raises(UsageError, match="is not a text in UTF-8"):
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
         read_config(tmp_path / "picture.yaml", Few)
 
 
@@ -80,7 +80,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     ("text", "words", "message"),
     [
         ("steps:\n", [], "c.yaml, line 1: steps has no value"),
-        ("steps: 3\nsteps: 4\n", [], "c.yaml, line 2: steps stands there twice"),
+        ("steps: 3\nsteps: 4\n", [], "c.yaml, line 2: steps is repeated"),
         ("flip: maybe\n", [], "c.yaml, line 1: flip must be true or false, got 'maybe'"),
         ("steps: many\n", [], "c.yaml: steps must be a whole number, got many"),
         ("steps: 0\n", [], "c.yaml: steps must be at least 1, got 0"),

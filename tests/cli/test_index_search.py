@@ -15,15 +15,9 @@ import pytest
 import torch
 from PIL import Image
 
-from lookalike import cli as app
 from lookalike import index
+from lookalike.cli import main
 from lookalike.models import Embedder, create_backbone, save_model
-
-
-@pytest.fixture(autouse=True)
-def commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("index", "search"):
-        monkeypatch.setitem(app.COMMANDS, name, "")
 
 
 def make_run(folder: Path, seed: int) -> Path:
@@ -42,9 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def indexed(run: Path, class_folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("index") / "mine.idx"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(app.COMMANDS, "index", "")
-        assert app.main(["index", str(run), str(class_folders), "--out", str(out), "--device", "cpu"]) == 0
+    assert main(["index", str(run), str(class_folders), "--out", str(out), "--device", "cpu"]) == 0
     return out
 
 
@@ -52,7 +44,7 @@ def test_index_and_again(run: Path, class_folders: Path, tmp_path: Path, capsys:
     shutil.copytree(class_folders, tmp_path / "p")
     (tmp_path / "p" / "class0" / "torn.png").write_bytes(b"torn")
     words = ["index", str(run), str(tmp_path / "p"), "--out", str(tmp_path / "my idx")]
-    assert app.main(words) == 0
+    assert main(words) == 0
     said = capsys.readouterr().out
     assert "added 64, updated 0, removed 0, unchanged 0" in said
     assert "left out, 1 picture that cannot be used:" in said
@@ -62,7 +54,7 @@ def test_index_and_again(run: Path, class_folders: Path, tmp_path: Path, capsys:
     assert f"next: lookalike search '{tmp_path / 'my idx'}'" in said
     (tmp_path / "p" / "class0" / "torn.png").unlink()
     shutil.rmtree(tmp_path / "p" / "class7")
-    assert app.main([*words, "--json", "--store", "faiss"]) == 0
+    assert main([*words, "--json", "--store", "faiss"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["added"], report["removed"], report["unchanged"], report["count"]) == (0, 8, 56, 56)
     assert (report["kind"], report["recall@10"], report["labels"]) == ("flat", None, 7)
@@ -70,15 +62,13 @@ def test_index_and_again(run: Path, class_folders: Path, tmp_path: Path, capsys:
 
 def test_search(indexed: Path, class_folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = class_folders / "class3" / "4.png"
-    assert app.main(["search", str(indexed), str(picture), "-k", "3"]) == 0
+    assert main(["search", str(indexed), str(picture), "-k", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["distance", "label", "path"]
     assert lines[2].split() == ["0.0000", "class3", str(picture)]
     assert lines[5] == "the nearest of 64 pictures"
     assert len(lines) == 6
-    assert (
-        app.main(["search", str(indexed), str(picture), "--json", "--k=5", "--where", "label in (class1, class2)"]) == 0
-    )
+    assert main(["search", str(indexed), str(picture), "--json", "--k=5", "--where", "label in (class1, class2)"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert len(report["hits"]) == 5
     assert {hit["label"] for hit in report["hits"]} <= {"class1", "class2"}
@@ -88,13 +78,13 @@ def test_search(indexed: Path, class_folders: Path, capsys: pytest.CaptureFixtur
     assert [hit["id"] for hit in report["hits"]] == [hit.item.id for hit in right]
     assert report["hits"][0]["distance"] == pytest.approx(right[0].distance, abs=1e-6)
     for method in ("expansion", "augmentation", "reciprocal"):
-        assert app.main(["search", str(indexed), str(picture), "-k=4", "--rerank", method]) == 0
+        assert main(["search", str(indexed), str(picture), "-k=4", "--rerank", method]) == 0
         assert f"re-ranking by {method}" in capsys.readouterr().out
     for where, more in (
         ("label=nobody", ""),
         ("label=Clas3", "no picture has the label Clas3; did you mean class3?\n"),
     ):
-        assert app.main(["search", str(indexed), str(picture), "--where", where]) == 0
+        assert main(["search", str(indexed), str(picture), "--where", where]) == 0
         assert capsys.readouterr().out == f"nothing was found: no picture of the index fulfils the filter\n{more}"
 
 
@@ -104,7 +94,7 @@ def test_a_page_in_one_file(
     picture, page = tmp_path / "<b>&.png", tmp_path / "found.html"
     shutil.copy(class_folders / "class3" / "4.png", picture)
     words = ["search", str(indexed), str(picture), "-k", "6", "--html", str(page)]
-    assert app.main(words) == 0
+    assert main(words) == 0
     assert f"the pictures are in {page}" in capsys.readouterr().out
     text = page.read_text()
     assert text.count("<img ") == 7
@@ -112,16 +102,16 @@ def test_a_page_in_one_file(
     assert not re.search(r"(src|href)=\"(?!data:)", text)
     assert "<b>&" not in text
     assert "1. 0.0000  class3" in text
-    assert app.main(words) == 2
+    assert main(words) == 2
     assert "choose another --html, or --overwrite" in capsys.readouterr().err
-    assert app.main([*words, "--overwrite"]) == 0
+    assert main([*words, "--overwrite"]) == 0
 
 
 def test_metadata(run: Path, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "more.csv"
     table.write_text("path,year,wild,label\nclass0/1.png,2020,true,\nclass1/2.png,2019.5,no,special\n")
     words = ["index", str(run), str(class_folders), "--out", str(tmp_path / "i"), "--metadata", str(table)]
-    assert app.main([*words, "--json"]) == 0
+    assert main([*words, "--json"]) == 0
     capsys.readouterr()
     with index.open(tmp_path / "i") as idx:
         assert idx.items("year>2019.5")[0].metadata == {"year": 2020, "wild": True}
@@ -134,20 +124,20 @@ def test_metadata(run: Path, class_folders: Path, tmp_path: Path, capsys: pytest
         ("path,my year\nclass0/1.png,1\n", "a key of metadata"),
     ):
         table.write_text(text)
-        assert app.main(words) == 2
+        assert main(words) == 2
         assert why in capsys.readouterr().err
 
 
 def test_kinds_and_stores(run: Path, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["index", str(run), str(class_folders), "--out", str(tmp_path / "i")]
-    assert app.main([*words, "--kind", "ivf", "--json"]) == 0
+    assert main([*words, "--kind", "ivf", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["asked"], report["kind"]) == ("ivf", "flat")  # of 64 pictures
-    assert app.main([*words, "--kind", "hnsw", "--json"]) == 0
+    assert main([*words, "--kind", "hnsw", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["asked"] == "hnsw"
-    assert app.main([*words, "--store", "x.db"]) == 2
+    assert main([*words, "--store", "x.db"]) == 2
     assert "cannot move to x.db" in capsys.readouterr().err
-    assert app.main([*words, "--store", "x"]) == 2
+    assert main([*words, "--store", "x"]) == 2
 
 
 def test_recall_is_printed(
@@ -157,7 +147,7 @@ def test_recall_is_printed(
 
     monkeypatch.setattr(kinds, "LEAST", 50)
     words = ["index", str(run), str(class_folders), "--out", str(tmp_path / "i"), "--kind", "hnsw"]
-    assert app.main(words) == 0
+    assert main(words) == 0
     assert re.search(r"search by hnsw finds \d+\.\d % of the ten nearest", capsys.readouterr().out)
 
 
@@ -202,7 +192,7 @@ def test_bad_usage(
         ),
         (["search", str(indexed), picture, "--rerank", "twice"], 2, "rerank must be one of"),
     ):
-        assert app.main(words) == code, words
+        assert main(words) == code, words
         said = capsys.readouterr().err
         assert why in said, words
         assert len(said.strip().splitlines()) == 1, said
@@ -218,9 +208,9 @@ def test_a_killed_build_goes_on(run: Path, tmp_path: Path, capsys: pytest.Captur
         (pictures / f"class{n % 8}").mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (32, 32), (n % 256, n // 4, 7 * n % 256)).save(pictures / f"class{n % 8}" / f"{n}.png")
     words = ["index", str(run), str(pictures), "--out", str(out), "--batch", "1", "--device", "cpu", "--json"]
-    code = "import sys; from lookalike import cli as app; app.COMMANDS['index'] = ''; sys.exit(app.main(sys.argv[1:]))"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process: Any = subprocess.Popen([sys.executable, "-c", code, *words], env=environment, stdout=subprocess.PIPE)
+    command = [sys.executable, "-m", "lookalike", *words]
+    process: Any = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
     while process.poll() is None and not count(out):
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
@@ -229,7 +219,7 @@ def test_a_killed_build_goes_on(run: Path, tmp_path: Path, capsys: pytest.Captur
     assert 0 < count(out) < 1000
     done = count(out)
     words[words.index("--batch") + 1] = "64"
-    assert app.main(words) == 0
+    assert main(words) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["unchanged"] == done
     assert report["added"] == 1000 - done
@@ -251,14 +241,14 @@ def test_milvus_from_the_command_line(
     hits = []
     for name, store in (("f", "faiss"), ("m", str(tmp_path / "x.db"))):
         words = ["index", str(run), str(class_folders / "class3"), "--out", str(tmp_path / name), "--store", store]
-        assert app.main(words) == 0
-        assert app.main([*words, "--json"]) == 0
+        assert main(words) == 0
+        assert main([*words, "--json"]) == 0
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["unchanged"] == 8
-        assert app.main(["search", str(tmp_path / name), picture, "-k", "5", "--json"]) == 0
+        assert main(["search", str(tmp_path / name), picture, "-k", "5", "--json"]) == 0
         hits.append(json.loads(capsys.readouterr().out)["hits"])
     assert hits[0] == hits[1]
-    assert app.main(["search", str(tmp_path / "m"), picture, "--where", "lable=class3", "--json"]) == 2
+    assert main(["search", str(tmp_path / "m"), picture, "--where", "lable=class3", "--json"]) == 2
     assert "has the key lable; did you mean label?" in capsys.readouterr().err
     # the items' own place is not the index
-    assert app.main(["search", str(tmp_path / "x.db"), picture]) == 2
+    assert main(["search", str(tmp_path / "x.db"), picture]) == 2
     assert f"it holds the items of the index {tmp_path / 'm'}: give that instead" in capsys.readouterr().err

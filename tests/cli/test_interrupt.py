@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lookalike.cli.loading import ending_at_once
+from lookalike.cli.interrupt import exit_on_interrupt
 
 # The command, interrupted when a module is asked for the first time: a moment that does not depend on the machine.
 COMMAND = """
@@ -47,9 +47,9 @@ def _default_handler() -> Iterator[None]:
 @pytest.mark.usefixtures("_default_handler")
 def test_the_handler_is_put_back() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with ending_at_once():
+    with exit_on_interrupt():
         assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-        with ending_at_once():
+        with exit_on_interrupt():
             pass
         assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -58,7 +58,7 @@ def test_the_handler_is_put_back() -> None:
 def test_who_ignores_it_keeps_ignoring_it() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with ending_at_once():
+        with exit_on_interrupt():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
@@ -68,7 +68,7 @@ def test_other_threads_may_load_too() -> None:
     went_through = []
 
     def load() -> None:
-        with ending_at_once():
+        with exit_on_interrupt():
             went_through.append(True)
 
     thread = threading.Thread(target=load)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lookalike._util.settings import setting
-from lookalike.cli.parsing import JSON, UsageError, parse
-from lookalike.cli.processes import is_one_of_several, several, threads_of_each
+from lookalike.cli.arguments import JSON, UsageError, parse
+from lookalike.cli.workers import is_worker, run_workers, threads_per_worker
 
 DESCRIPTION = """Train and test every combination of losses, poolings and methods on the data, under one protocol, and
 leave the results in --out. What is done there already is not done again; what was interrupted goes on; several
@@ -59,7 +59,7 @@ def run(argv: list[str]) -> int:
 
     require_writable(options.out)
     plan = _plan(options)
-    if not is_one_of_several():  # who has started them says it
+    if not is_worker():  # who has started them says it
         now = read_progress(plan.cells, options.out, options.expires)
         _announce(plan, now, options.workers)
         if "--plan" in flags:
@@ -68,7 +68,7 @@ def run(argv: list[str]) -> int:
         _remember(argv, options.out)
     code = 1
     if options.workers > 1:
-        code = several(options.workers, "benchmark", argv) or 1
+        code = run_workers(options.workers, "benchmark", argv) or 1
         end = read_progress(plan.cells, options.out, options.expires)
     else:
         end = work(
@@ -80,7 +80,7 @@ def run(argv: list[str]) -> int:
             expires=options.expires,
             say=_say,
         )
-    if not is_one_of_several():
+    if not is_worker():
         if "--json" in flags:
             print(_as_json(plan, end))
         done = f"{len(end.done)} of {_are(len(plan.cells), 'done')}, {len(end.failed)} failed"
@@ -107,7 +107,7 @@ def _plan(options: Benchmark) -> Any:
     overrides = parse_settings(split_top_level(options.set, ","))
     sources = load_sources(split_top_level(options.data or "", ","), check=options.check)
     plan = make_plan(protocol, sources, losses, poolings, methods, variant=options.variant, overrides=overrides)
-    for what, reason in () if is_one_of_several() else plan.impossible:
+    for what, reason in () if is_worker() else plan.impossible:
         _say(f"left out: {what}: {reason}")
     if not plan.cells:
         raise ValueError("nothing is left of the plan: every combination was refused")
@@ -129,7 +129,7 @@ def _announce(plan: Any, now: Any, workers: int) -> None:
     if not left:
         return
     first = next(iter([*now.open, *now.running, *(cell for cell, _ in now.failed)]))
-    guess = estimate(first, plan.pictures_of(first), threads_of_each(workers) if workers > 1 else None)
+    guess = estimate(first, plan.pictures_of(first), threads_per_worker(workers) if workers > 1 else None)
     _say(describe_estimate(guess, left, workers=workers))
 
 

@@ -1,12 +1,12 @@
-"""The YAML file of ``--config``, looked at before it is used: what is wrong in it is named with the file and the line.
+"""Reads the YAML file of ``--config``; every error names the file and the line.
 
-YAML itself takes the last of two equal keys and makes nothing of a key without a value. Both are slips of the pen.
+YAML itself accepts a key twice and a key without a value. Both are mistakes here.
 """
 
 from collections.abc import Collection, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import yaml
 
@@ -16,11 +16,31 @@ SWITCHES = ("true", "yes", "false", "no")
 
 
 class UsageError(ValueError):
-    """What was typed cannot be understood."""
+    """The command line or its config file is wrong."""
 
 
-def read_config(file: Path, kind: type[Any], flags: Collection[str] = ()) -> dict[str, Any]:
-    """The settings in ``file``, which must be fields of the dataclass ``kind``, or ``flags``. Raises ``UsageError``."""
+class Entry(NamedTuple):
+    """A key of the file."""
+
+    name: str  # outer.inner for nested keys
+    position: str  # "FILE, line N"
+    is_nested: bool
+
+
+def read_config(file: Path, settings_type: type[Any], flags: Collection[str] = ()) -> dict[str, Any]:
+    """Read settings from a YAML file.
+
+    Args:
+        file: The YAML file.
+        settings_type: Dataclass that has the settings as fields.
+        flags: Further names that may be set to true or false.
+
+    Returns:
+        The settings of the file by name.
+
+    Raises:
+        UsageError: If the file cannot be read, or has a key that is unknown, empty or repeated.
+    """
     try:
         text = file.read_text(encoding="utf-8-sig")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -28,47 +48,51 @@ def read_config(file: Path, kind: type[Any], flags: Collection[str] = ()) -> dic
     except OSError as error:
         raise UsageError(f"--config {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"--config {file} is not a text in UTF-8") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: as of the date 2024-13-45
+        raise UsageError(f"--config {file} is not UTF-8 text") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-13-45
         raise UsageError(f"--config {file} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(root, yaml.MappingNode):
-        got = "nothing" if root is None else "a sequence" if isinstance(root, yaml.SequenceNode) else "a scalar"
-        raise UsageError(f"--config {file} must hold settings by name, as steps: 500, got {got}")
-    types = get_type_hints(kind)
-    names = [entry.name for entry in fields(kind)]
-    for name, at, top in _entries(root, file):
-        if top and name not in (*names, *flags):
-            raise UsageError(f"{at}: there is no setting {name!r}{did_you_mean(name, names)}")
-        if top and bool in (types.get(name), *get_args(types.get(name))):
-            _check_switch(name, values[name], at)
+        kinds = {yaml.SequenceNode: "a list", yaml.ScalarNode: "a single value"}
+        raise UsageError(
+            f"--config {file} must contain settings by name, for example steps: 500, "
+            f"got {kinds.get(type(root), 'an empty file')}"
+        )
+    types = get_type_hints(settings_type)
+    names = [field.name for field in fields(settings_type)]
+    for entry in _read_entries(root, file):
+        if entry.is_nested:
+            continue
+        if entry.name not in names and entry.name not in flags:
+            raise UsageError(f"{entry.position}: there is no setting {entry.name!r}{did_you_mean(entry.name, names)}")
+        annotation = types.get(entry.name)
+        if annotation is bool or bool in get_args(annotation):
+            _check_switch(entry, values[entry.name])
     return values
 
 
-def _entries(root: yaml.MappingNode, file: Path) -> Iterator[tuple[str, str, bool]]:
-    """Every key as ``outer.inner``, where it stands, and whether it is no inner one.
-
-    A key that is empty or stands twice raises.
-    """
-    waiting: list[tuple[str, yaml.Node]] = [("", root)]
-    known: set[int] = set()
-    while waiting:
-        prefix, node = waiting.pop()
-        if not isinstance(node, yaml.MappingNode) or id(node) in known:  # known: an alias, perhaps of what it is in
+def _read_entries(root: yaml.MappingNode, file: Path) -> Iterator[Entry]:
+    """All keys at every depth. Empty and repeated keys raise."""
+    queue: list[tuple[str, yaml.Node]] = [("", root)]
+    visited: set[int] = set()
+    while queue:
+        prefix, node = queue.pop()
+        if not isinstance(node, yaml.MappingNode) or id(node) in visited:  # an alias may point at its own parent
             continue
-        known.add(id(node))
+        visited.add(id(node))
         lines: dict[str, int] = {}
         for key, value in node.value:
-            name, line = f"{prefix}{key.value}", key.start_mark.line + 1
-            at = f"{file}, line {line}"
+            name = f"{prefix}{key.value}"
+            line = key.start_mark.line + 1
+            position = f"{file}, line {line}"
             if name in lines:
-                raise UsageError(f"{at}: {name} stands there twice, first in line {lines[name]}")
+                raise UsageError(f"{position}: {name} is repeated, first in line {lines[name]}")
             lines[name] = line
             if isinstance(value, yaml.ScalarNode) and value.tag.endswith(":null") and not value.value:
-                raise UsageError(f"{at}: {name} has no value; write null to leave it open, or remove the line")
-            yield name, at, node is root
-            waiting.append((f"{name}.", value))
+                raise UsageError(f"{position}: {name} has no value; write null or remove the line")
+            yield Entry(name, position, node is not root)
+            queue.append((f"{name}.", value))
 
 
-def _check_switch(name: str, value: Any, at: str) -> None:
+def _check_switch(entry: Entry, value: Any) -> None:
     if value is not None and not isinstance(value, bool) and str(value).lower() not in SWITCHES:
-        raise UsageError(f"{at}: {name} must be true or false, got {value!r}")
+        raise UsageError(f"{entry.position}: {entry.name} must be true or false, got {value!r}")

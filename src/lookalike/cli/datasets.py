@@ -7,7 +7,7 @@ from typing import Any
 
 from lookalike._util.settings import setting
 from lookalike._util.suggestions import did_you_mean
-from lookalike.cli.parsing import JSON, UsageError, parse
+from lookalike.cli.arguments import JSON, UsageError, parse
 from lookalike.data import DRAWN
 from lookalike.data import datasets as benchmarks
 

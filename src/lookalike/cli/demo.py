@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lookalike._util.checks import check_count
 from lookalike._util.settings import setting
-from lookalike.cli.parsing import JSON, parse
+from lookalike.cli.arguments import JSON, parse
 
 DESCRIPTION = """The whole story on this machine, in minutes and without a download: draws letters among symbols, trains
 a small network with average pooling, with generalized sum pooling and with others, measures them on letters that

@@ -13,8 +13,8 @@ from lookalike._util.files import replacing, require_writable
 from lookalike._util.progress import Display
 from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
-from lookalike.cli.loading import ending_at_once
-from lookalike.cli.parsing import JSON, UsageError, parse
+from lookalike.cli.arguments import JSON, UsageError, parse
+from lookalike.cli.interrupt import exit_on_interrupt
 from lookalike.data.files import table_of_files, verified
 from lookalike.data.folder import list_pictures
 from lookalike.data.names import as_text
@@ -50,7 +50,7 @@ def run(argv: list[str]) -> int:
     if settings.run is None or settings.data is None or settings.out is None:
         raise UsageError("say which model, which pictures and where to: lookalike embed RUN DATA --out FILE")
     outputs = _outputs(settings.out, settings.overwrite)
-    with ending_at_once():
+    with exit_on_interrupt():
         from lookalike.inference.model import load
 
     model = load(settings.run, settings.device)

@@ -13,8 +13,8 @@ from lookalike._util.checks import check_count
 from lookalike._util.progress import Display
 from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
+from lookalike.cli.arguments import JSON, UsageError, parse
 from lookalike.cli.loading import load_model
-from lookalike.cli.parsing import JSON, UsageError, parse
 from lookalike.data.files import counted
 from lookalike.data.pictures import BrokenData, Pictures
 from lookalike.data.splits import lacking_role, measurable_classes

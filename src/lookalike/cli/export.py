@@ -12,8 +12,8 @@ from lookalike._util.files import require_writable
 from lookalike._util.progress import Display
 from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
-from lookalike.cli.loading import ending_at_once
-from lookalike.cli.parsing import JSON, UsageError, parse
+from lookalike.cli.arguments import JSON, UsageError, parse
+from lookalike.cli.interrupt import exit_on_interrupt
 from lookalike.data.pictures import BrokenData, Pictures
 from lookalike.data.splits import lacking_role, measurable_classes
 from lookalike.training.evaluation import measure
@@ -52,7 +52,7 @@ def run(argv: list[str]) -> int:
     if settings.run is None or settings.out is None:
         raise UsageError("say which model and where to: lookalike export RUN --out FILE_OR_FOLDER")
     kind = _checked(settings, settings.out)
-    with ending_at_once():
+    with exit_on_interrupt():
         from lookalike import export
         from lookalike.export.onnx_file import check_onnx
         from lookalike.inference.model import load

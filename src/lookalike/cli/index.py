@@ -15,8 +15,9 @@ from lookalike._util.files import require_writable
 from lookalike._util.progress import Display
 from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
-from lookalike.cli.loading import ending_at_once, load_model
-from lookalike.cli.parsing import JSON, UsageError, parse
+from lookalike.cli.arguments import JSON, UsageError, parse
+from lookalike.cli.interrupt import exit_on_interrupt
+from lookalike.cli.loading import load_model
 from lookalike.data.files import counted
 from lookalike.data.names import from_text
 from lookalike.data.reading import SUFFIXES
@@ -77,7 +78,7 @@ def run(argv: list[str]) -> int:
     if settings.out.exists() and not (settings.out / "index.json").exists() and not _is_empty(settings.out):
         raise UsageError(f"{settings.out} exists and is no index: choose another --out")
     metadata = None if settings.metadata is None else read_metadata(settings.metadata)
-    with ending_at_once():
+    with exit_on_interrupt():
         from lookalike import index
 
     model = load_model(settings.run, settings.size, settings.device)

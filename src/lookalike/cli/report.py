@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lookalike._util.settings import setting
-from lookalike.cli.parsing import JSON, UsageError, parse
+from lookalike.cli.arguments import JSON, UsageError, parse
 
 DESCRIPTION = """Tables of what lookalike benchmark left in a folder: mean and spread, paired tests against a baseline,
 costs, what failed, and the published numbers beside. Prints the tables and writes a page, DIR/report.html."""

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from lookalike._util.checks import check_count
 from lookalike._util.files import require_writable, write_text
 from lookalike._util.settings import setting
-from lookalike.cli.loading import ending_at_once
-from lookalike.cli.parsing import JSON, UsageError, parse
+from lookalike.cli.arguments import JSON, UsageError, parse
+from lookalike.cli.interrupt import exit_on_interrupt
 from lookalike.data.names import as_text
 from lookalike.report import html
 from lookalike.report.tables import Column, Line, Table, number, words
@@ -56,7 +56,7 @@ def run(argv: list[str]) -> int:
         require_writable(settings.html)
         if settings.html.is_dir() or (settings.html.exists() and not settings.overwrite):
             raise UsageError(f"{settings.html} exists: choose another --html, or --overwrite")
-    with ending_at_once():
+    with exit_on_interrupt():
         from lookalike import index
         from lookalike.index.suggestions import check_keys, metadata_keys, nearest_labels
 

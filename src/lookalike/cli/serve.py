@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
-from lookalike.cli.loading import ending_at_once
-from lookalike.cli.parsing import JSON, UsageError, parse
+from lookalike.cli.arguments import JSON, UsageError, parse
+from lookalike.cli.interrupt import exit_on_interrupt
 
 if TYPE_CHECKING:
     from lookalike.server import Keys
@@ -63,7 +63,7 @@ def run(argv: list[str]) -> int:
     )
     if settings.index is None:
         raise UsageError("say which index: lookalike serve IDX")
-    with ending_at_once():
+    with exit_on_interrupt():
         import uvicorn
 
         from lookalike import index

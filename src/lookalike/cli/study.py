@@ -10,8 +10,8 @@ from typing import Any
 
 from lookalike._util.files import require_own_folder
 from lookalike._util.settings import setting
-from lookalike.cli.loading import ending_at_once
-from lookalike.cli.parsing import JSON, UsageError, parse
+from lookalike.cli.arguments import JSON, UsageError, parse
+from lookalike.cli.interrupt import exit_on_interrupt
 
 DESCRIPTION = """Run one study of the papers: its figures (PNG and SVG), the numbers behind them (CSV and JSON) and a
 page that says what the papers saw, what was seen here, and whether it agrees. lookalike study list shows them all.
@@ -51,7 +51,7 @@ def run(argv: list[str]) -> int:
     scales = flags & {"--quick", "--full", "--miniature"}
     if len(scales) > 1:
         raise UsageError(f"choose one of {', '.join(sorted(scales))}")
-    with ending_at_once():
+    with exit_on_interrupt():
         import yaml
 
         from lookalike._util.progress import Display

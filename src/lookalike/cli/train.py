@@ -6,8 +6,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from lookalike.cli.loading import ending_at_once
-from lookalike.cli.parsing import JSON, UsageError, parse
+from lookalike.cli.arguments import JSON, UsageError, parse
+from lookalike.cli.interrupt import exit_on_interrupt
 from lookalike.training.run_folder import RunFolder, to_yaml
 from lookalike.training.settings import Settings
 
@@ -25,7 +25,7 @@ def run(argv: list[str]) -> int:
         return 0
     if settings.out is None:
         raise UsageError("say where the run is to be left: --out RUN")
-    with ending_at_once():
+    with exit_on_interrupt():
         from lookalike.training.loop import train
 
     figures = train(settings)

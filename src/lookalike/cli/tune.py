@@ -8,7 +8,7 @@ from shlex import quote
 from typing import Any
 
 from lookalike._util.settings import setting
-from lookalike.cli.parsing import JSON, UsageError, parse
+from lookalike.cli.arguments import JSON, UsageError, parse
 from lookalike.training.settings import Settings
 
 DESCRIPTION = """Search for good settings with Optuna. A trial trains every run of the protocol with the settings that
@@ -57,7 +57,7 @@ def run(argv: list[str]) -> int:
     _refuse(options)
     assert options.out is not None
     from lookalike._util.files import require_writable
-    from lookalike.cli.processes import is_one_of_several, several
+    from lookalike.cli.workers import is_worker, run_workers
     from lookalike.report.tuning import best_in_words, write
 
     try:
@@ -71,14 +71,14 @@ def run(argv: list[str]) -> int:
     task, trials = _task(options, plan)
     task.check()
     tuning = Tuning(task, options.out, options.storage, options.expires)
-    if is_one_of_several():
+    if is_worker():
         tuning.work(trials, _say)
         return 0
     if tuning.changed_code:
         _say("the code has changed since this search began: its trials may not compare")
     _announce(tuning, trials, options.workers)
     if options.workers > 1:
-        code = several(options.workers, "tune", argv)
+        code = run_workers(options.workers, "tune", argv)
         if code:
             return code
     else:
@@ -219,7 +219,7 @@ def _one(choices: list[Any], what: str) -> Any:
 
 
 def _announce(tuning: Any, trials: int, workers: int) -> None:
-    from lookalike.cli.processes import threads_of_each
+    from lookalike.cli.workers import threads_per_worker
     from lookalike.experiments.estimate import describe_estimate, estimate
 
     task, over = tuning.task, sum(each.state != "running" for each in tuning.records())
@@ -231,7 +231,7 @@ def _announce(tuning: Any, trials: int, workers: int) -> None:
     left = max(0, trials - over) * len(plan.cells)
     if not left:
         return
-    threads = threads_of_each(workers) if workers > 1 else None
+    threads = threads_per_worker(workers) if workers > 1 else None
     guess = estimate(plan.cells[0], plan.pictures_of(plan.cells[0]), threads)
     _say(describe_estimate(guess, left, "run", workers))
 

@@ -1,0 +1,30 @@
+"""Handles Ctrl-C in the seconds in which torch and other large packages load."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+INTERRUPTED = 128 + signal.SIGINT
+
+
+@contextmanager
+def exit_on_interrupt() -> Iterator[None]:
+    """End the process at once and silently on Ctrl-C.
+
+    For imports only: nothing has started that could be left half done. A KeyboardInterrupt would be raised inside
+    somebody else's module, which may print it, ignore it or turn it into an ImportError. A handler that the caller has
+    set stays in place.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    try:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    except ValueError:  # only the main thread may set handlers
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
