@@ -20,7 +20,7 @@ from lookalike.cli import main
 from lookalike.cli.train import _parse
 from lookalike.cli.tune import changed, train_line
 from lookalike.experiments.choices import parse_settings, split_top_level
-from lookalike.training.loop import train
+from lookalike.training.run import train
 from lookalike.training.settings import Settings
 
 DATA = "glyphs(cells=1,size=32,train_classes=8,test_classes=4,per_class=4)"

@@ -15,8 +15,9 @@ from safetensors.torch import load_file
 
 import lookalike
 from lookalike.cli import main
+from lookalike.objectives import Loss
 from lookalike.training import RunFailed, Settings, Stopped, ccp, train
-from lookalike.training.loop import Run
+from lookalike.training.loop import Stepper
 from lookalike.training.run_folder import RunFolder
 
 
@@ -101,21 +102,21 @@ def test_a_run_that_was_broken_off_goes_on_bit_for_bit(
     changes = VARIANTS[variant]
     train(settings(class_folders, tmp_path / "whole", **changes))
     broken = tmp_path / "broken"
-    step = Run._step
+    step = Stepper.step
     last_step = int(changes.get("steps", 12)) - 1
     for breaking in (1, 3, 4, 7, 11):  # before the first state, between states, after an evaluation, near the end
         if breaking > last_step:
             break
 
-        def until(self: Run, batches: object, last: int = breaking) -> None:
-            if self.progress.step == last:
+        def until(self: Stepper, number: int, last: int = breaking) -> Loss:
+            if number == last:
                 raise MemoryError("broken off")
-            step(self, batches)
+            return step(self, number)
 
-        monkeypatch.setattr(Run, "_step", until)
+        monkeypatch.setattr(Stepper, "step", until)
         with pytest.raises(MemoryError):
             train(settings(class_folders, broken, resume=True, **changes))
-    monkeypatch.setattr(Run, "_step", step)
+    monkeypatch.setattr(Stepper, "step", step)
     train(settings(class_folders, broken, resume=True, **changes))
     assert_same(tmp_path / "whole", broken)
 
@@ -129,18 +130,19 @@ def test_a_run_stops_when_asked_and_goes_on_bit_for_bit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     train(settings(class_folders, tmp_path / "whole"))
-    step = Run._step
+    step = Stepper.step
 
-    def signalled(self: Run, batches: object) -> None:
-        step(self, batches)
-        if self.progress.step == 5:
+    def signalled(self: Stepper, done: int) -> Loss:
+        loss = step(self, done)
+        if done == 4:
             os.kill(os.getpid(), number)
+        return loss
 
-    monkeypatch.setattr(Run, "_step", signalled)
+    monkeypatch.setattr(Stepper, "step", signalled)
     with pytest.raises(Stopped):
         train(settings(class_folders, tmp_path / "stopped"))
     assert "stopped after step 5 and saved" in capsys.readouterr().err
-    monkeypatch.setattr(Run, "_step", step)
+    monkeypatch.setattr(Stepper, "step", step)
     train(settings(class_folders, tmp_path / "stopped", resume=True))
     assert_same(tmp_path / "whole", tmp_path / "stopped")
 
@@ -172,22 +174,23 @@ def test_the_last_row_is_written_though_no_row_was_due(
     class_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, quick = tmp_path / "run", {"freeze_backbone": True, "log_every": 100, "evaluate_every": 100}
-    step = Run._step
+    step = Stepper.step
 
-    def signalled(self: Run, batches: object) -> None:
-        step(self, batches)
-        if self.progress.step == 2:
+    def signalled(self: Stepper, number: int) -> Loss:
+        loss = step(self, number)
+        if number == 1:
             os.kill(os.getpid(), signal.SIGTERM)
+        return loss
 
     def losses() -> list[tuple[str, bool]]:
         with (out / "metrics.csv").open(newline="") as file:
             return [(row["step"], bool(row.get("loss"))) for row in csv.DictReader(file)]
 
-    monkeypatch.setattr(Run, "_step", signalled)
+    monkeypatch.setattr(Stepper, "step", signalled)
     with pytest.raises(Stopped):
         train(settings(class_folders, out, steps=5, **quick))
     assert losses() == [("0", False), ("2", True)]
-    monkeypatch.setattr(Run, "_step", step)
+    monkeypatch.setattr(Stepper, "step", step)
     train(settings(class_folders, out, steps=5, resume=True, **quick))
     assert losses() == [("0", False), ("5", True)]
 
@@ -295,17 +298,17 @@ def test_a_folder_that_vanishes_is_named_and_the_state_is_whole(
 ) -> None:
     pictures, out = tmp_path / "pictures", tmp_path / "run"
     shutil.copytree(class_folders, pictures)
-    step = Run._step
+    step = Stepper.step
 
-    def vanishing(self: Run, batches: object) -> None:
-        if self.progress.step == 5:
+    def vanishing(self: Stepper, number: int) -> Loss:
+        if number == 5:
             shutil.move(pictures, tmp_path / "elsewhere")
-        step(self, batches)
+        return step(self, number)
 
-    monkeypatch.setattr(Run, "_step", vanishing)
+    monkeypatch.setattr(Stepper, "step", vanishing)
     with pytest.raises(RunFailed, match=r"\d\.png.*\n.*the last saved state is whole"):
         train(settings(pictures, out))
-    monkeypatch.setattr(Run, "_step", step)
+    monkeypatch.setattr(Stepper, "step", step)
     shutil.move(tmp_path / "elsewhere", pictures)
     train(settings(pictures, out, resume=True))
     train(settings(pictures, tmp_path / "whole"))
@@ -316,22 +319,23 @@ def test_a_disk_that_fills_up_leaves_the_last_good_state(
     class_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
-    step = Run._step
+    step = Stepper.step
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def filling(self: Run, batches: object) -> None:
-        step(self, batches)
-        if self.progress.step == 5:
+    def filling(self: Stepper, number: int) -> Loss:
+        loss = step(self, number)
+        if number == 4:
             resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
+        return loss
 
-    monkeypatch.setattr(Run, "_step", filling)
+    monkeypatch.setattr(Stepper, "step", filling)
     try:
         with pytest.raises(RunFailed, match="the last saved state is whole"):
             train(settings(class_folders, out))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert torch.load(out / "state" / "last.pt", weights_only=True)["progress"]["step"] == 4
-    monkeypatch.setattr(Run, "_step", step)
+    monkeypatch.setattr(Stepper, "step", step)
     train(settings(class_folders, out, resume=True))
     train(settings(class_folders, tmp_path / "whole"))
     assert_same(tmp_path / "whole", out)

@@ -26,7 +26,7 @@ def run(argv: list[str]) -> int:
     if settings.out is None:
         raise UsageError("say where the run is to be left: --out RUN")
     with exit_on_interrupt():
-        from lookalike.training.loop import train
+        from lookalike.training.run import train
 
     figures = train(settings)
     print(json.dumps(figures) if "--json" in flags else _summary(figures, settings))

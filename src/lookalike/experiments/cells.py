@@ -37,7 +37,7 @@ from lookalike.experiments.choices import Choice
 from lookalike.inference.model import TrainedModel
 from lookalike.training.evaluation import measure
 from lookalike.training.features import FeatureCache, default_folder
-from lookalike.training.loop import train
+from lookalike.training.run import train
 from lookalike.training.run_folder import RunFolder
 from lookalike.training.settings import FREE_ON_RESUME, Settings
 

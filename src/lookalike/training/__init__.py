@@ -3,13 +3,14 @@
 from importlib import import_module
 from typing import Any
 
-__all__ = ["RunFailed", "Settings", "Stopped", "train"]
+__all__ = ["RunFailed", "Settings", "Stopped", "fit", "train"]
 
 _ON_FIRST_USE = {
     "RunFailed": "lookalike._util.signals",
     "Settings": "lookalike.training.settings",
     "Stopped": "lookalike._util.signals",
-    "train": "lookalike.training.loop",
+    "fit": "lookalike.training.loop",
+    "train": "lookalike.training.run",
 }
 
 

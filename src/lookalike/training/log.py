@@ -37,21 +37,21 @@ class Log:
                 return name
         return None
 
-    def row(self, step: int, seconds: float, pictures_per_batch: int, **more: float) -> dict[str, float]:
+    def row(self, step: int, seconds: float, pictures_per_step: int, **more: float) -> dict[str, float]:
         """A row of means since the last one; also gives them back."""
-        values = self._means(pictures_per_batch, more)
+        values = self._means(pictures_per_step, more)
         self.record(step, seconds, values, "training/")
         self.sums, self.counts, self._since = {}, {}, time.monotonic()
         return values
 
-    def rows_so_far(self, step: int, seconds: float, pictures_per_batch: int, **more: float) -> list[dict[str, Any]]:
+    def rows_so_far(self, step: int, seconds: float, pictures_per_step: int, **more: float) -> list[dict[str, Any]]:
         """The rows, and one of what came since the last of them, for where a run ends between two.
 
         That one is not kept: if the run goes on, it goes on as if it had not been looked at.
         """
         if not self.counts:
             return self.rows
-        row = {"step": step, "seconds": round(seconds, 1), **self._means(pictures_per_batch, more)}
+        row = {"step": step, "seconds": round(seconds, 1), **self._means(pictures_per_step, more)}
         return _with(self.rows, row)
 
     def record(self, step: int, seconds: float, values: dict[str, Any], prefix: str) -> None:
@@ -81,9 +81,9 @@ class Log:
         if self.writer is not None:
             self.writer.close()
 
-    def _means(self, pictures_per_batch: int, more: dict[str, float]) -> dict[str, float]:
+    def _means(self, pictures_per_step: int, more: dict[str, float]) -> dict[str, float]:
         means = {name: float(value) / self.counts[name] for name, value in self.sums.items()}
-        speed = pictures_per_batch * self.counts.get("loss", 0) / max(time.monotonic() - self._since, 1e-9)
+        speed = pictures_per_step * self.counts.get("loss", 0) / max(time.monotonic() - self._since, 1e-9)
         return {**more, "pictures/s": round(speed, 1), **means}
 
 

@@ -1,191 +1,259 @@
-"""One model, one run: the whole loop, top to bottom, in one process or many.
+"""The training loop: optimizer steps, evaluations on held-out data, early stopping.
 
-Whatever is random in step s comes from (seed, s, rank), so a resumed run takes the very steps it would have taken.
-Weights are judged by ``monitor`` on what is held out, and the best are on disk from the moment they were seen.
+``lookalike.training.train`` runs it inside a run folder. ``fit`` runs it in memory, with any model:
+
+    embedder, objective = ...
+    optimizer = torch.optim.Adam(embedder.parameters(), lr=1e-3)
+    result = fit(learner, batches, optimizer, steps=500, evaluate=metrics, evaluate_every=50, restore_best=embedder)
+
+All randomness of step s depends on (seed, s, rank) only, so a resumed run repeats the steps it would have taken.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
-from lookalike._util.progress import Display
-from lookalike._util.signals import RunFailed, Stopped, StopRequest
-from lookalike.data.pictures import Pictures, UnreadablePicture
-from lookalike.objectives import Gathered
-from lookalike.training.assembly import Assembly, assemble
-from lookalike.training.feeds import Batch
-from lookalike.training.learner import Learner
-from lookalike.training.mean_weights import MeanWeights
-from lookalike.training.measuring import Measuring
-from lookalike.training.optimiser import create_optimiser
-from lookalike.training.problems import Samples, create_problems, row_of, sentence_of
+from lookalike._util.signals import RunFailed
+from lookalike.models.backbone import in_eval_mode
+from lookalike.objectives import Loss
 from lookalike.training.rates import Rates
-from lookalike.training.record import Record
-from lookalike.training.settings import Settings
 
-OnEvaluation = Callable[[int, dict[str, float]], None]
+ALL_STEPS_DONE = "all steps are done"
+Metrics = dict[str, float]
 
 
-def train(
-    settings: Settings, pictures: Pictures | None = None, *, on_evaluation: OnEvaluation | None = None
-) -> dict[str, Any]:
-    """Train, and leave the run in ``settings.out``. Returns what ``figures.json`` holds.
+@dataclass
+class Progress:
+    """State of the loop that is not a tensor; ``fit`` continues from it and updates it in place."""
 
-    ``pictures`` take the place of those that ``settings.data`` names; they have been checked, if at all.
-    ``on_evaluation`` is told the step and the figures on what is held out, a step perhaps twice if the run is killed
-    and resumed; what it raises ends the run there, with all saved, and comes through.
+    step: int = 0
+    evaluated: int = -1  # last evaluated step
+    best_step: int = 0
+    waited: int = 0  # evaluations since the best one
+    seconds: float = 0.0
+    baseline: Metrics = field(default_factory=dict)  # of the backbone's averaged features
+    start: Metrics = field(default_factory=dict)  # first evaluation
+    best: Metrics = field(default_factory=dict)
 
-    Raises ValueError for bad settings or data before anything is written, ``Stopped`` when asked to stop (the state is
-    saved by then), and ``RunFailed`` when the run cannot go on.
+
+@dataclass(frozen=True)
+class FitResult:
+    """Outcome of ``fit``.
+
+    Attributes:
+        evaluations: (step, metrics) of every evaluation, in order.
+        losses: Mean training loss of each interval between evaluations, in order.
+        best: Metrics of the best evaluation; empty if nothing was evaluated.
+        best_step: Step of the best evaluation; the last step if nothing was evaluated.
+        steps: Number of steps that were done.
+        ending: Why training ended, as a sentence.
     """
-    with StopRequest().listening() as stop:
-        try:
-            parts = assemble(settings, stop, pictures)
-        except Stopped:
-            Display(stop).say("stopped before the first step; the same command goes on, cached features are kept")
-            raise
-        return Run(parts, on_evaluation).go()
+
+    evaluations: list[tuple[int, Metrics]]
+    losses: list[float]
+    best: Metrics
+    best_step: int
+    steps: int
+    ending: str
 
 
-class Run:
-    def __init__(self, parts: Assembly, on_evaluation: OnEvaluation | None = None) -> None:
-        self.on_evaluation = on_evaluation
-        self.parts, self.settings, self.fabric, self.display = parts, parts.settings, parts.fabric, parts.display
-        settings = parts.settings
-        learner = Learner(parts.model, Gathered(parts.objective)).to(self.fabric.device)
-        self.mean = MeanWeights(learner.model, settings.ema) if settings.ema else None
-        self.learner, self.optimiser = self.fabric.setup(
-            learner, create_optimiser(learner.model, learner.objective, settings)
-        )
-        self.rates = Rates(self.optimiser, settings.schedule, settings.steps, settings.warm_up or 0)
-        self.measuring, self.samples = Measuring(parts), Samples(parts)
-        self.problems = create_problems(parts, learner.model, self.measuring)
-        self.record = Record(parts, learner, self.optimiser, self.rates, self.problems, self.mean)
-        self.progress = self.record.progress
-        if parts.state is not None:
-            self.display.say(f"going on after step {self.progress.step}")
+def fit(
+    learner: nn.Module,
+    batches: Iterator[Sequence[Any]],
+    optimizer: Optimizer,
+    *,
+    steps: int,
+    seed: int = 0,
+    evaluate: Callable[[], Metrics] | None = None,
+    evaluate_every: int | None = None,
+    evaluate_start: bool = True,
+    monitor: str = "MAP@R",
+    patience: int | None = None,
+    restore_best: nn.Module | None = None,
+    lr_schedule: LRScheduler | Rates | None = None,
+    accumulate: int = 1,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    fabric: Fabric | None = None,
+    before_update: Callable[[], None] | None = None,
+    on_step: Callable[[int, Loss], None] | None = None,
+    on_evaluation: Callable[[int, Metrics], None] | None = None,
+    progress: Progress | None = None,
+) -> FitResult:
+    """Train until all steps are done or evaluations stop improving.
 
-    def go(self) -> dict[str, Any]:
-        settings, progress, record = self.settings, self.progress, self.record
-        ending, go_on = "all steps are done", f"go on with: lookalike train --out {self.parts.folder.path} --resume"
-        bar = self.display.steps(settings.steps, progress.step)
-        batches = self.parts.feed.training(progress.step * settings.accumulate)
-        self.learner.train()
-        try:
-            if self.problems is not None and not self.problems.begun:
-                self.problems.begin()
-            while True:
-                if self._evaluation_is_due():
-                    with record.log.paused():
-                        self._evaluate()
-                if progress.step >= settings.steps:
-                    break
-                if settings.patience is not None and progress.waited >= settings.patience:
-                    ending = f"no better {settings.monitor} in {settings.patience} evaluations"
-                    break
-                self._stop_if_asked()
-                self._step(batches)
-                bar.update()
-                if progress.step % settings.log_every == 0:
-                    bar.set_postfix_str(record.row(), refresh=False)
-                if progress.step % (settings.save_every or 1) == 0 and not self._evaluation_is_due():
-                    record.save()
-            record.last_row()
-        except Stopped:
-            record.save()
-            record.last_row()
-            self.display.say(f"stopped after step {progress.step} and saved; {go_on}")
-            raise
-        except (UnreadablePicture, OSError) as error:
-            raise RunFailed(f"{error}\nthe last saved state is whole; {go_on}") from error
-        finally:
-            bar.close()
-            record.log.close()
-        return record.finish(ending)
+    Args:
+        learner: Called as ``learner(*batch)``; returns a ``lookalike.objectives.Loss``.
+        batches: Endless iterator of batches. Tensors in a batch are moved to the device of the learner.
+        optimizer: Optimizer of the learner's parameters.
+        steps: Number of optimizer steps, including those that ``progress`` has done.
+        seed: Seed of torch's global generator, which is set anew before every step.
+        evaluate: Returns metrics on held-out data. The learner is in eval mode during the call.
+        evaluate_every: Steps between evaluations; None: only after the last step.
+        evaluate_start: Also evaluate before the first step.
+        monitor: The metric that decides which evaluation is best; higher is better.
+        patience: Stop after so many evaluations without improvement; None: never.
+        restore_best: Module whose weights are set back to those of the best evaluation at the end.
+        lr_schedule: A torch scheduler, stepped after every step, or ``lookalike.training.rates.Rates``.
+        accumulate: Batches per step; their gradients are averaged.
+        clip_norm: Largest norm of the gradient; None: no limit.
+        clip_value: Largest absolute entry of the gradient; None: no limit.
+        fabric: Launched Fabric with which learner and optimizer were set up; None: one process, the learner's device.
+        before_update: Called between gradient clipping and the optimizer step.
+        on_step: Called after every step with the number of steps done and the mean loss of the step's batches. With
+            ``clip_norm``, ``parts["gradient"]`` holds the norm of the gradient before clipping.
+        on_evaluation: Called after every evaluation with the number of steps done and the metrics.
+        progress: State to continue from; updated in place.
 
-    def _step(self, batches: Iterator[Batch]) -> None:
-        """One step of the optimiser, over ``accumulate`` batches."""
-        settings, step, log = self.settings, self.progress.step, self.record.log
-        torch.manual_seed(_mix(settings.seed, step, self.parts.rank))
-        self.rates.set_for(step)
-        samples = None if self.problems is None else self.samples.of(self.problems.number)
-        for turn in range(settings.accumulate):
-            inputs, labels, pictures = self.fabric.to_device(next(batches))
-            last = turn == settings.accumulate - 1
-            with self.fabric.no_backward_sync(self.learner, enabled=not last):
-                loss = self.learner(inputs, labels, pictures, samples)
-                self.fabric.backward(loss.value / settings.accumulate)
-            log.add({"loss": loss.value.detach(), **loss.parts})
-        if settings.clip_value is not None:
-            self.fabric.clip_gradients(self.learner, self.optimiser, clip_val=settings.clip_value)
-        longest = settings.clip_norm if settings.clip_norm is not None else torch.inf
-        norm = self.fabric.clip_gradients(self.learner, self.optimiser, max_norm=longest, error_if_nonfinite=False)
-        if norm is not None and settings.precision != "16-mixed":  # there the scaler skips a step that overflows
-            log.add({"gradient": norm.detach()})
-        if self.problems is not None:
-            self.problems.add_pull()
-        was_ready = self.parts.pooling_is_ready()
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        self.progress.step += 1
-        if self.mean is not None:
-            self.mean.update() if was_ready else self.mean.restart()
+    Returns:
+        Metrics, losses and the best step.
 
-    def _evaluation_is_due(self) -> bool:
-        step = self.progress.step
-        on_time = step % self.settings.evaluate_every == 0 or step >= self.settings.steps
-        return on_time and step != self.progress.evaluated
+    Raises:
+        RunFailed: If the loss is not finite.
+        ValueError: If the batches run out or ``evaluate`` does not return ``monitor``.
+    """
+    if fabric is None:
+        fabric = _single_process(learner)
+        learner, optimizer = fabric.setup(learner, optimizer)
+    if progress is None:
+        progress = Progress()
+    stepper = Stepper(
+        learner, batches, optimizer, fabric, seed, lr_schedule, accumulate, clip_norm, clip_value, before_update
+    )
+    evaluations: list[tuple[int, Metrics]] = []
+    losses: list[float] = []
+    interval: list[Tensor] = []  # losses since the last evaluation
+    best_weights: dict[str, Tensor] = {}
+    ending = ALL_STEPS_DONE
+    learner.train()
+    while True:
+        starting = progress.step == 0 and evaluate_start
+        due = evaluation_is_due(progress.step, steps, evaluate_every) or starting
+        if due and progress.step != progress.evaluated:
+            metrics: Metrics = {}
+            if evaluate is not None:
+                with in_eval_mode(learner):
+                    metrics = evaluate()
+            if interval:
+                losses.append(_finite_mean(interval, progress.step))
+                interval = []
+            is_best = update_best(progress, metrics, monitor)
+            if metrics:
+                evaluations.append((progress.step, metrics))
+                if isinstance(lr_schedule, Rates):
+                    lr_schedule.report(metrics[monitor])
+            if is_best and restore_best is not None:
+                best_weights = {name: value.clone() for name, value in restore_best.state_dict().items()}
+            if on_evaluation is not None:
+                on_evaluation(progress.step, metrics)
+        if progress.step >= steps:
+            break
+        if patience is not None and progress.waited >= patience:
+            ending = f"no better {monitor} in {patience} evaluations"
+            break
+        loss = stepper.step(progress.step)
+        progress.step += 1
+        interval.append(loss.value)
+        if on_step is not None:
+            on_step(progress.step, loss)
+    if restore_best is not None and best_weights:
+        restore_best.load_state_dict(best_weights)
+    return FitResult(evaluations, losses, progress.best, progress.best_step, progress.step, ending)
 
-    def _evaluate(self) -> None:
-        """Measure, and keep the weights if they are the best so far. Whoever stops this stops it before it counts."""
-        progress, settings, record = self.progress, self.settings, self.record
-        record.check_finite()
-        with record.judged_weights():
-            figures, baseline = self.measuring.figures(with_baseline=progress.step == 0)
-        ended = None
-        if figures and self.problems is not None:
-            ended = self.problems.report(figures[settings.monitor], self.optimiser.optimizer)
-        better = not figures or not progress.best or figures[settings.monitor] > progress.best[settings.monitor]
-        progress.evaluated = progress.step
-        progress.start, progress.baseline = progress.start or figures, progress.baseline or baseline
-        progress.waited = 0 if better else progress.waited + 1
-        if better:
-            progress.best, progress.best_step = figures, progress.step
-        if baseline:
-            self.display.say(f"before: {_short(baseline)}  the backbone's own features, averaged")
-        if figures:
-            self.rates.report(figures[settings.monitor])
-            record.values(figures, "validation/")
-            mark = "  the best so far" if better and progress.step else ""
-            self.display.say(f"step {progress.step:>6}  {_short(figures)}{mark}")
-        if ended is not None:
-            record.values(row_of(ended, settings), "problems/")
-            self.display.say(sentence_of(ended, settings))
-        try:  # before it is saved, so that whoever listens misses nothing when the run is killed in between
-            if figures and self.on_evaluation is not None:
-                self.on_evaluation(progress.step, figures)
-        finally:
-            record.save()
-            if better:
-                record.save_model()
 
-    def _stop_if_asked(self) -> None:
-        """Many processes must stop after the same step, so they ask each other, now and then."""
-        stop = self.display.stop
-        if self.parts.world > 1:
-            if self.progress.step % self.settings.log_every:
-                return
-            asked = torch.tensor(stop.requested, device=self.fabric.device)
-            stop.requested = int(cast(Tensor, self.fabric.all_reduce(asked, reduce_op="max")))
-        stop.check()
+def evaluation_is_due(step: int, steps: int, every: int | None) -> bool:
+    """Whether ``fit`` evaluates after ``step`` of ``steps`` steps; the start counts as step 0."""
+    return step >= steps or (every is not None and step > 0 and step % every == 0)
+
+
+def update_best(progress: Progress, metrics: Metrics, monitor: str) -> bool:
+    """Count an evaluation in ``progress``; return whether it is the best. Without metrics the last one is."""
+    if metrics and monitor not in metrics:
+        raise ValueError(f"monitor must be one of {', '.join(metrics)}, got {monitor!r}")
+    is_best = not metrics or not progress.best or metrics[monitor] > progress.best[monitor]
+    progress.evaluated = progress.step
+    progress.start = progress.start or metrics
+    if is_best:
+        progress.best, progress.best_step, progress.waited = metrics, progress.step, 0
+    else:
+        progress.waited += 1
+    return is_best
+
+
+@dataclass
+class Stepper:
+    """Takes optimizer steps; the arguments are those of ``fit``."""
+
+    learner: Any  # as Fabric set it up
+    batches: Iterator[Sequence[Any]]
+    optimizer: Optimizer
+    fabric: Fabric
+    seed: int
+    lr_schedule: LRScheduler | Rates | None
+    accumulate: int
+    clip_norm: float | None
+    clip_value: float | None
+    before_update: Callable[[], None] | None
+
+    def step(self, number: int) -> Loss:
+        """Take step ``number``, counted from 0, over ``accumulate`` batches; return their mean loss, detached."""
+        torch.manual_seed(_mix(self.seed, number, self.fabric.global_rank))
+        if isinstance(self.lr_schedule, Rates):
+            self.lr_schedule.set_for(number)
+        totals: dict[str, Tensor] = {}
+        for turn in range(self.accumulate):
+            loss = self._backward(number, is_last=turn == self.accumulate - 1)
+            for name, value in {"loss": loss.value.detach(), **loss.parts}.items():
+                totals[name] = totals.get(name, 0) + value
+        parts = {name: value / self.accumulate for name, value in totals.items()}
+        if self.clip_value is not None:
+            self.fabric.clip_gradients(self.learner, self.optimizer, clip_val=self.clip_value)
+        if self.clip_norm is not None:
+            norm = self.fabric.clip_gradients(
+                self.learner, self.optimizer, max_norm=self.clip_norm, error_if_nonfinite=False
+            )
+            if norm is not None:
+                parts["gradient"] = norm.detach()
+        if self.before_update is not None:
+            self.before_update()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if isinstance(self.lr_schedule, LRScheduler):
+            self.lr_schedule.step()
+        return Loss(parts.pop("loss"), parts)
+
+    def _backward(self, number: int, is_last: bool) -> Loss:
+        """Add the gradients of the next batch; processes exchange theirs after the last batch of a step."""
+        batch = next(self.batches, None)
+        if batch is None:
+            raise ValueError(f"the batches ended before step {number}: fit needs an endless iterator")
+        with self.fabric.no_backward_sync(self.learner, enabled=not is_last):
+            loss: Loss = self.learner(*self.fabric.to_device(batch))
+            self.fabric.backward(loss.value / self.accumulate)
+        return loss
+
+
+def _single_process(learner: nn.Module) -> Fabric:
+    device = next(learner.parameters()).device
+    if device.type == "cuda":
+        return Fabric(accelerator="cuda", devices=[device.index or 0])
+    return Fabric(accelerator=device.type, devices=1)
+
+
+def _finite_mean(losses: list[Tensor], step: int) -> float:
+    mean = float(torch.stack(losses).mean())
+    if not isfinite(mean):
+        raise RunFailed(f"the loss is not finite any more around step {step}: try a lower learning rate")
+    return mean
 
 
 def _mix(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
-
-
-def _short(figures: dict[str, float]) -> str:
-    return "  ".join(f"{name} {100 * figures[name]:.2f}" for name in ("MAP@R", "P@1"))

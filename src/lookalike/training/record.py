@@ -2,7 +2,7 @@
 
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from torch import nn
@@ -15,22 +15,9 @@ from lookalike.objectives import ZeroShot
 from lookalike.training.assembly import Assembly
 from lookalike.training.ccp import ProxyProblems
 from lookalike.training.log import Log
+from lookalike.training.loop import Progress
 from lookalike.training.mean_weights import MeanWeights
 from lookalike.training.rates import Rates
-
-
-@dataclass
-class Progress:
-    """How far a run came: all of its state that is not a tensor."""
-
-    step: int = 0
-    evaluated: int = -1  # the last step that was measured
-    best_step: int = 0
-    waited: int = 0  # evaluations since the best
-    seconds: float = 0.0
-    baseline: dict[str, float] = field(default_factory=dict)  # the backbone's own features, averaged
-    start: dict[str, float] = field(default_factory=dict)
-    best: dict[str, float] = field(default_factory=dict)
 
 
 class Record:
@@ -63,19 +50,23 @@ class Record:
         """The weights that are measured and kept: the mean where there is one, else those that are trained."""
         return self.mean.in_place() if self.mean is not None else nullcontext()
 
+    @property
+    def _pictures_per_step(self) -> int:
+        return self.settings.batch_size * self.settings.accumulate
+
     def values(self, values: dict[str, Any], prefix: str) -> None:
         self.log.record(self.progress.step, self.seconds, values, prefix)
 
     def row(self) -> str:
         """A row for metrics.csv, and the same in short for the bar."""
         self.check_finite()
-        row = self.log.row(self.progress.step, self.seconds, self.settings.batch_size, **self._pace())
+        row = self.log.row(self.progress.step, self.seconds, self._pictures_per_step, **self._pace())
         parts = "".join(f", {name} {row[name]:.3f}" for name in ("metric", "zero-shot", "centres") if name in row)
         return f"loss {row['loss']:.4f}{parts}, rate {row['rate']:.1e}, {row['pictures/s']:.0f} pictures/s"
 
     def last_row(self) -> None:
         """What came after the last row of metrics.csv, which may be all that there is."""
-        rows = self.log.rows_so_far(self.progress.step, self.seconds, self.settings.batch_size, **self._pace())
+        rows = self.log.rows_so_far(self.progress.step, self.seconds, self._pictures_per_step, **self._pace())
         if self.parts.first:
             self.folder.write_metrics(rows)
 

@@ -33,7 +33,7 @@ from lookalike._util.files import write_text
 from lookalike._util.signals import Stopped
 from lookalike.experiments import leases as claims
 from lookalike.experiments.cells import RESULTS_VERSION
-from lookalike.training.loop import train
+from lookalike.training.run import train
 from lookalike.tuning.results import Record, best_of
 from lookalike.tuning.space import describe_params
 from lookalike.tuning.storage import digest_of, distributions, make_sampler, open_storage
