@@ -16,14 +16,14 @@ from lookalike.retrieval.search import neighbours
 
 
 @contextmanager
-def small_blocks(block: int, held: int = 2**20, numpy: bool = True) -> Iterator[None]:
-    """Few places, few rows; ``held=0`` without symmetry, ``numpy=False`` as on a GPU."""
+def small_blocks(block: int, most_slots: int = 2**20, numpy: bool = True) -> Iterator[None]:
+    """Few slots, few rows; ``most_slots=0`` without symmetry, ``numpy=False`` as on a GPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "BLOCK", block)
-        patch.setattr(search, "HELD", held)
+        patch.setattr(search, "MOST_SLOTS", most_slots)
         patch.setattr(search, "ROW_SCORES", 20 * block)
         patch.setattr(candidates, "SPARE", 1)
-        patch.setattr(candidates, "_on_cpu", lambda _: numpy)
+        patch.setattr(candidates, "_use_numpy", lambda _: numpy)
         yield
 
 
@@ -124,8 +124,8 @@ def test_figures_do_not_depend_on_the_way(mode: str) -> None:
     data = (vectors[:50], labels[:50], vectors[50:], labels[50:]) if mode == "gallery" else (vectors, labels)
     single, double = (tuple(a.astype(t) if a.ndim == 2 else a for a in data) for t in (np.float32, np.float64))
     expected = retrieval_metrics(*double, distance="l2", ks=(1, 3))
-    for held in (0, 2**20):
-        with small_blocks(7, held):
+    for most_slots in (0, 2**20):
+        with small_blocks(7, most_slots):
             assert retrieval_metrics(*single, distance="l2", ks=(1, 3)) == pytest.approx(expected, abs=1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Vectors -> neighbours -> figures."""
+"""Vectors -> neighbours -> metrics."""
 
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.retrieval.search import neighbours

@@ -1,4 +1,4 @@
-"""How well neighbours share labels: P@1, P@R, MAP@R and R@K, exactly.
+"""Retrieval metrics: P@1, P@R, MAP@R and R@K, computed exactly.
 
 For a query with R references of its label, ranked by distance, with hit_j = 1 where the j-th has that label:
 
@@ -31,14 +31,27 @@ def retrieval_metrics(
     distance: str = "cosine",
     ks: Sequence[int] = (1, 2, 4, 8),
 ) -> dict[str, float]:
-    """Figures as fractions over the queries: {"P@1", "P@R", "MAP@R", "R@1", ..., "queries", "left_out"}.
+    """Measure how well nearest neighbours share labels.
 
-    ``queries`` (n, D) and ``references`` (r, D) are numpy arrays or tensors, on any device; labels and ids are
-    integers or strings, one for each. Without references, each query is compared with all others (leave-one-out).
-    A reference with the id of the query is the query itself and never its neighbour, whatever its distance and rank.
-    ``distance`` is "cosine" or "l2"; of equal distances the earlier reference comes first.
-    Queries for which there is no reference of their label are left out of the mean, and counted.
-    Memory is bounded: the scores are computed block by block.
+    A reference with the id of the query is the query itself and never counts as its neighbour, at any rank. Of equal
+    distances the earlier reference comes first. Scores are computed block by block, so memory is bounded.
+
+    Args:
+        queries: Vectors (n, D), numpy array or tensor on any device.
+        query_labels: Labels (n,), integers or strings.
+        references: Vectors (r, D). None compares each query with all others (leave-one-out).
+        reference_labels: Labels (r,) of the references.
+        query_ids: Ids (n,), integers or strings.
+        reference_ids: Ids (r,) of the references.
+        distance: "cosine" or "l2".
+        ks: The values K of R@K.
+
+    Returns:
+        Means over the queries as fractions, {"P@1", "P@R", "MAP@R", "R@1", ...}, with the number of evaluated
+        "queries" and of queries "left_out" because no reference has their label.
+
+    Raises:
+        ValueError: If shapes or values are wrong, or if no query can be evaluated.
 
     >>> retrieval_metrics([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]], ["cat", "cat", "dog"], ks=(1,))
     {'P@1': 1.0, 'P@R': 1.0, 'MAP@R': 1.0, 'R@1': 1.0, 'queries': 2, 'left_out': 1}
@@ -46,27 +59,28 @@ def retrieval_metrics(
     check_distance(distance)
     for k in ks:
         check_count("every one of ks", k)
-    task = _read(queries, query_labels, references, reference_labels, query_ids, reference_ids)
+    task = _as_task(queries, query_labels, references, reference_labels, query_ids, reference_ids)
 
-    relevant, hidden = _count_relevant(task)
-    there = relevant > 0
-    left_out = int((~there).sum())
-    figures = dict.fromkeys(("P@1", "P@R", "MAP@R", *(f"R@{k}" for k in ks)), 0.0)
+    relevant, duplicates = _count_relevant(task)
+    has_relevant = relevant > 0
+    left_out = int((~has_relevant).sum())
     evaluated = len(relevant) - left_out
     if evaluated == 0:
         raise ValueError(f"no query has a reference of its label: nothing to measure in {len(relevant)} queries")
 
-    depth = min(len(task.reference_labels), max(int(relevant.max()), *ks, 1) + int(hidden.max()))
-    for rows, indices in _neighbours(task, there, depth, distance):
+    depth = min(len(task.reference_labels), max(int(relevant.max()), *ks, 1) + int(duplicates.max()))
+    totals: dict[str, float] = {}
+    for rows, indices in _neighbours(task, has_relevant, depth, distance):
         hits = task.reference_labels.take(indices) == task.query_labels[rows].unsqueeze(1)
-        others = task.reference_ids.take(indices) != task.query_ids[rows].unsqueeze(1)
-        for name, values in _per_query(hits, others, relevant[rows], ks).items():
-            figures[name] += values.sum().item()
-    return {**{name: total / evaluated for name, total in figures.items()}, "queries": evaluated, "left_out": left_out}
+        is_other = task.reference_ids.take(indices) != task.query_ids[rows].unsqueeze(1)
+        for name, values in _metrics_per_query(hits, is_other, relevant[rows], ks).items():
+            totals[name] = totals.get(name, 0.0) + values.sum().item()
+    metrics = {name: total / evaluated for name, total in totals.items()}
+    return {**metrics, "queries": evaluated, "left_out": left_out}
 
 
 class _Task(NamedTuple):
-    """Everything as tensors on one device. Ids that cannot match are -1 (queries) and -2 (references)."""
+    """All inputs as tensors on one device. Without ids, queries have -1 and references -2, which never match."""
 
     queries: Tensor  # (n, D)
     references: Tensor | None  # (r, D); None: the queries
@@ -76,7 +90,7 @@ class _Task(NamedTuple):
     reference_ids: Tensor  # (r,) int64
 
 
-def _read(
+def _as_task(
     queries: Any, query_labels: Any, references: Any, reference_labels: Any, query_ids: Any, reference_ids: Any
 ) -> _Task:
     query_vectors = as_vectors("queries", queries)
@@ -85,7 +99,9 @@ def _read(
         if reference_labels is not None or reference_ids is not None:
             raise ValueError("reference_labels and reference_ids come with references, which were not given")
         reference_vectors, reference_labels = None, query_labels
-        query_ids = reference_ids = np.arange(n) if query_ids is None else query_ids
+        if query_ids is None:
+            query_ids = np.arange(n)
+        reference_ids = query_ids
     else:
         reference_vectors = as_vectors("references", references, like=query_vectors)
         r = len(reference_vectors)
@@ -100,51 +116,57 @@ def _read(
 
 
 def _count_relevant(task: _Task) -> tuple[Tensor, Tensor]:
-    """Per query (n,): references of its label other than itself, and how many references are itself."""
-    highest = int(max(task.query_labels.max(), task.reference_labels.max())) + 1
-    relevant = torch.bincount(task.reference_labels, minlength=highest)[task.query_labels]
-    hidden = torch.zeros_like(relevant)
-    if int(task.query_ids[0]) >= 0:
-        order = task.reference_ids.argsort(stable=True)
-        ordered = task.reference_ids[order]
-        first = torch.searchsorted(ordered, task.query_ids)
-        hidden = torch.searchsorted(ordered, task.query_ids, right=True) - first
-        for offset in range(int(hidden.max())):
-            itself = order[(first + offset).clamp(max=len(order) - 1)]
-            same = (task.reference_labels[itself] == task.query_labels) & (offset < hidden)
-            relevant = relevant - same.long()
-    return relevant, hidden
+    """Count per query (n,): references of its label other than itself, and references that are itself."""
+    num_labels = int(max(task.query_labels.max(), task.reference_labels.max())) + 1
+    relevant = torch.bincount(task.reference_labels, minlength=num_labels)[task.query_labels]
+    duplicates = torch.zeros_like(relevant)
+    if int(task.query_ids[0]) < 0:  # no ids
+        return relevant, duplicates
+    order = task.reference_ids.argsort(stable=True)
+    sorted_ids = task.reference_ids[order]
+    first = torch.searchsorted(sorted_ids, task.query_ids)
+    duplicates = torch.searchsorted(sorted_ids, task.query_ids, right=True) - first
+    for offset in range(int(duplicates.max())):
+        itself = order[(first + offset).clamp(max=len(order) - 1)]
+        same_label = (task.reference_labels[itself] == task.query_labels) & (offset < duplicates)
+        relevant = relevant - same_label.long()
+    return relevant, duplicates
 
 
-def _neighbours(task: _Task, there: Tensor, depth: int, distance: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """Blocks (b,) of the queries that are ``there``, and their neighbours (b, depth), themselves among them."""
-    wanted = there.nonzero().squeeze(1)
-    if task.references is None and 2 * len(wanted) > len(there):  # else symmetry does not pay
+def _neighbours(task: _Task, has_relevant: Tensor, depth: int, distance: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield blocks (b,) of queries with relevant references, and their neighbours (b, depth), themselves included."""
+    chosen = has_relevant.nonzero().squeeze(1)
+    if task.references is None and 2 * len(chosen) > len(has_relevant):  # else symmetry does not pay
         for rows, ranked in ranked_blocks(task.queries, None, depth, distance):
-            kept = there[rows]
-            yield rows[kept], ranked.indices[kept]
-    else:
-        references = task.queries if task.references is None else task.references
-        queries = task.queries if len(wanted) == len(there) else task.queries[wanted]
-        for rows, ranked in ranked_blocks(queries, references, depth, distance):
-            yield wanted[rows], ranked.indices
+            evaluated = has_relevant[rows]
+            yield rows[evaluated], ranked.indices[evaluated]
+        return
+    references = task.queries if task.references is None else task.references
+    queries = task.queries
+    if len(chosen) < len(has_relevant):
+        queries = queries[chosen]
+    for rows, ranked in ranked_blocks(queries, references, depth, distance):
+        yield chosen[rows], ranked.indices
 
 
-def _per_query(hits: Tensor, others: Tensor, relevant: Tensor, ks: Sequence[int]) -> dict[str, Tensor]:
-    """The figures of each query (b,), in fp64.
+def _metrics_per_query(hits: Tensor, is_other: Tensor, relevant: Tensor, ks: Sequence[int]) -> dict[str, Tensor]:
+    """Compute the metrics (b,) of each query in fp64.
 
-    ``hits`` (b, depth): the j-th neighbour has the query's label; ``others`` (b, depth): it is not the query itself,
-    which takes no place in the ranking; ``relevant`` (b,).
+    Args:
+        hits: (b, depth), whether the j-th neighbour has the query's label.
+        is_other: (b, depth), whether it is not the query itself, which gets no rank.
+        relevant: (b,), number of relevant references.
+        ks: The values K of R@K.
     """
-    hits = hits & others
-    place = others.cumsum(1)
-    counted = (hits & (place <= relevant.unsqueeze(1))).double()
-    precision = counted.cumsum(1) / place.clamp(min=1)
-    figures = {
-        "P@1": (hits & (place == 1)).any(1).double(),
-        "P@R": counted.sum(1) / relevant,
-        "MAP@R": (precision * counted).sum(1) / relevant,
+    hits = hits & is_other
+    rank = is_other.cumsum(1)
+    hits_up_to_r = (hits & (rank <= relevant.unsqueeze(1))).double()
+    precision = hits_up_to_r.cumsum(1) / rank.clamp(min=1)
+    metrics = {
+        "P@1": (hits & (rank == 1)).any(1).double(),
+        "P@R": hits_up_to_r.sum(1) / relevant,
+        "MAP@R": (precision * hits_up_to_r).sum(1) / relevant,
     }
     for k in ks:
-        figures[f"R@{k}"] = (hits & (place <= k)).any(1).double()
-    return figures
+        metrics[f"R@{k}"] = (hits & (rank <= k)).any(1).double()
+    return metrics
