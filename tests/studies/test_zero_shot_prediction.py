@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from lookalike.cli import main
 from lookalike.models import create_backbone
-from lookalike.studies import pretraining
 from lookalike.studies import zero_shot_prediction_findings as findings
 from lookalike.studies.picture_race import start
 from lookalike.studies.zero_shot_prediction import STUDY
 from lookalike.studies.zero_shot_prediction_findings import BEFORE, DISTANCES, PERMUTED, PLAIN, ZERO_SHOT, Ridge, Run
+from lookalike.training import pretrain
 
 RIDGE, RELATIVE = Ridge(0.05), Ridge(0.01, is_relative=True)
 
@@ -218,7 +218,7 @@ def test_pretraining_ends_when_asked_and_leaves_nothing(tmp_path: Path, monkeypa
             signal.raise_signal(signal.SIGINT)
         return pixels
 
-    monkeypatch.setattr(pretraining, "shifted", press)
+    monkeypatch.setattr(pretrain, "shifted", press)
     command = ["study", "zero-shot-prediction", "--miniature", "--out", str(tmp_path / "out")]
     assert main([*command, "--set", "pretraining_steps=9"]) == 128 + signal.SIGINT
     assert len(steps) == 2

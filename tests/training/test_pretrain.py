@@ -15,8 +15,8 @@ from lookalike.data.arrays import table_of_arrays
 from lookalike.data.pictures import Pictures
 from lookalike.data.transforms import evaluation_transform
 from lookalike.models import create_backbone
-from lookalike.studies import pretraining
-from lookalike.studies.pretraining import Lesson, as_inputs, classify, shifted
+from lookalike.training import pretrain as module
+from lookalike.training.pretrain import Recipe, as_inputs, create_classifier, learn, pretrain, read_pixels, shifted
 
 COLOURS = np.array([[200, 60, 60], [60, 200, 60], [60, 60, 200]])
 QUICK = {"steps": 60, "batch": 12}  # batch norm's running figures need about 40 to come near, with any seed
@@ -48,7 +48,7 @@ def refuse(*_: object) -> float:
 
 def test_it_learns_and_the_file_is_what_backbones_take(both: Pictures, cache: Path) -> None:
     before = torch.random.get_rng_state()
-    trained = classify(both.split("train"), test=both.split("test"), cache=cache, **QUICK)
+    trained = pretrain(both.split("train"), test=both.split("test"), cache=cache, **QUICK)
     assert torch.equal(before, torch.random.get_rng_state())
     assert trained.accuracy == 1.0
     assert trained.loss < 0.5 * log(3)  # that of not knowing
@@ -62,19 +62,25 @@ def test_it_learns_and_the_file_is_what_backbones_take(both: Pictures, cache: Pa
 
 def test_what_was_learnt_once_is_found_again(both: Pictures, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = both.split("train"), both.split("test")
-    first = classify(train, test=test, cache=cache, **SHORT)
+    first = pretrain(train, test=test, cache=cache, **SHORT)
     with monkeypatch.context() as patch:
-        patch.setattr(pretraining, "learn", refuse)
-        again = classify(train, test=test, cache=cache, **SHORT)
+        patch.setattr(module, "learn", refuse)
+        again = pretrain(train, test=test, cache=cache, **SHORT)
         assert (again.file, again.accuracy, again.loss) == (first.file, first.accuracy, first.loss)
         assert all(torch.equal(value, first.weights[name]) for name, value in again.weights.items())
         swapped = replace(train, labels=(train.labels + 1) % 3)
-        others = [(train, {"seed": 1}), (train, {"steps": 4}), (train, {"rate": 0.2}), (swapped, {})]
+        others = [
+            (train, {"seed": 1}),
+            (train, {"steps": 4}),
+            (train, {"rate": 0.2}),
+            (train, {"augment": False}),
+            (swapped, {}),
+        ]
         for pictures, change in others:
             with pytest.raises(AssertionError, match="not learnt again"):
-                classify(pictures, test=test, cache=cache, **{**SHORT, **change})
+                pretrain(pictures, test=test, cache=cache, **{**SHORT, **change})
     first.file.write_bytes(first.file.read_bytes()[:1000])
-    mended = classify(train, test=test, cache=cache, **SHORT)
+    mended = pretrain(train, test=test, cache=cache, **SHORT)
     assert all(torch.equal(value, first.weights[name]) for name, value in mended.weights.items())
 
 
@@ -84,18 +90,18 @@ def test_it_stops_when_asked_and_nothing_is_left(
     stop = StopRequest()
     steps = []
 
-    def ask(pixels: NDArray[np.uint8], chance: np.random.Generator) -> NDArray[np.uint8]:
+    def ask(pixels: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
         steps.append(1)
         stop.requested = 2
-        return shifted(pixels, chance)
+        return shifted(pixels, rng)
 
-    monkeypatch.setattr(pretraining, "shifted", ask)
+    monkeypatch.setattr(module, "shifted", ask)
     display = Display(stop, quiet=True)
     with pytest.raises(Stopped):
-        classify(both.split("train"), cache=tmp_path / "cache", display=display, **QUICK)
+        pretrain(both.split("train"), cache=tmp_path / "cache", display=display, **QUICK)
     assert len(steps) == 1
     with pytest.raises(Stopped):  # at the first picture that is read
-        classify(both.split("train"), cache=tmp_path / "cache", display=display, **QUICK)
+        pretrain(both.split("train"), cache=tmp_path / "cache", display=display, **QUICK)
     assert len(steps) == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -104,7 +110,7 @@ def test_weights_lie_where_the_features_are_cached(
     both: Pictures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOOKALIKE_CACHE", str(tmp_path))
-    trained = classify(both.split("train"), "resnet8-half", steps=1, batch=2)
+    trained = pretrain(both.split("train"), "resnet8-half", steps=1, batch=2)
     assert trained.file.parent == tmp_path / "pretraining"
     assert trained.file.name.startswith("resnet8-half-")
     assert trained.accuracy is None
@@ -113,17 +119,25 @@ def test_weights_lie_where_the_features_are_cached(
 def test_every_picture_is_drawn_before_one_is_drawn_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []
 
-    def note(pixels: NDArray[np.uint8], chance: np.random.Generator) -> NDArray[np.uint8]:
+    def note(pixels: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
         drawn.extend(pixels[:, 0, 0, 0].tolist())
-        return shifted(pixels, chance)
+        return shifted(pixels, rng)
 
-    monkeypatch.setattr(pretraining, "shifted", note)
+    monkeypatch.setattr(module, "shifted", note)
     pixels = np.zeros((10, 8, 8, 3), dtype=np.uint8) + np.arange(10, dtype=np.uint8)[:, None, None, None]
-    backbone = create_backbone("resnet20")
-    lesson = Lesson(steps=5, batch=4)
-    pretraining.learn(backbone, torch.nn.Linear(64, 2), pixels, np.arange(10) % 2, lesson)
+    recipe = Recipe(steps=5, batch=4)
+    learn(create_classifier(recipe, 2), pixels, np.arange(10) % 2, recipe)
     assert sorted(drawn) == sorted(2 * list(range(10)))
     assert sorted(drawn[:10]) == list(range(10))
+
+
+def test_adam_learns_pixels_with_an_input_of_its_own() -> None:
+    pixels, labels = noisy(0, 12)
+    spec = replace(create_backbone("resnet8-half").spec, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    recipe = Recipe("resnet8-half", steps=40, batch=12, rate=6e-3, optimizer="adam", augment=False)
+    classifier = create_classifier(recipe, 3, spec)
+    assert learn(classifier, pixels, labels, recipe) < 0.5 * log(3)
+    assert classifier.backbone.spec == spec
 
 
 def test_pictures_are_shifted_and_flipped_with_black_behind() -> None:
@@ -155,20 +169,20 @@ def moved(picture: NDArray[np.uint8], down: int, right: int) -> NDArray[np.uint8
 
 def test_inputs_are_those_of_evaluation(both: Pictures) -> None:
     spec = create_backbone("resnet20").spec
-    mine = as_inputs(pretraining.read_pixels(both, spec), spec)
+    mine = as_inputs(read_pixels(both, spec), spec)
     theirs = torch.stack([evaluation_transform(spec)(both.image(i)) for i in range(len(both))])
     torch.testing.assert_close(mine, theirs)
 
 
 def test_bad_input_is_refused_before_work(both: Pictures, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretraining, "read_pixels", refuse)
+    monkeypatch.setattr(module, "read_pixels", refuse)
     train = both.split("train")
     with pytest.raises(ValueError, match="at least two classes, got 1"):
-        classify(train.with_classes(["red"]), cache=cache)
+        pretrain(train.with_classes(["red"]), cache=cache)
     with pytest.raises(ValueError, match="the same 3 classes, got 2"):
-        classify(train, test=both.split("test").with_classes(["red", "blue"]), cache=cache)
+        pretrain(train, test=both.split("test").with_classes(["red", "blue"]), cache=cache)
     for change, message in (({"steps": 0}, "steps must be"), ({"batch": 1}, "batch must be"), ({"rate": 0}, "rate")):
         with pytest.raises(ValueError, match=message):
-            classify(train, cache=cache, **change)
+            pretrain(train, cache=cache, **change)
     with pytest.raises(ValueError, match="no backbone is called"):
-        classify(train, "resnet21", cache=cache)
+        pretrain(train, "resnet21", cache=cache)
