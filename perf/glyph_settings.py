@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lookalike.demo.race import CONTESTANTS, LEARNT_SHARE, Budget, Contestant
+from lookalike.demo.races import Result, chosen, race_all
+from lookalike.report.seeds import entry
 from lookalike.report.tables import Column, Line, Table, words
-from lookalike.studies.glyph_race import CONTESTANTS, LEARNT_SHARE, Budget, Contestant
-from lookalike.studies.glyph_races import Result, chosen, race_all
-from lookalike.studies.over_seeds import entry
 
 AVERAGE, _, _, ATTENTION, ORACLE = CONTESTANTS
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from lookalike_studies.framework.outcome import MINIATURE
 
 from lookalike.cli import main
-from lookalike.studies.outcome import MINIATURE
 
 
 @pytest.mark.parametrize(

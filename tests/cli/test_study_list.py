@@ -3,9 +3,9 @@
 import re
 
 import pytest
+from lookalike_studies import STUDIES, find
 
 from lookalike.cli import main
-from lookalike.studies import STUDIES, find
 
 
 def test_titles_stand_in_one_column(capsys: pytest.CaptureFixture[str]) -> None:

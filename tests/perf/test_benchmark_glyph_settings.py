@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from lookalike import pooling
-from lookalike.studies.demo import QUICK
+from lookalike.demo import QUICK
 
 
 def test_runs_and_writes_json(benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,8 @@
 """Runs that tests of several files look at."""
 
 import pytest
+from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, SAMPLES, Course
 from small_ccp_race import solve_small
-
-from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE, SAMPLES, Course
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,13 @@
 
 import numpy as np
 import torch
+from lookalike_studies.ccp_geometry.claims import Measured
+from lookalike_studies.ccp_geometry.race import Budget, Course, Part, Parts, solve
 from torch import Tensor, nn
 
 from lookalike import objectives
 from lookalike.geometry import clip
 from lookalike.objectives import PairObjective
-from lookalike.studies.ccp_geometry_claims import Measured
-from lookalike.studies.ccp_geometry_race import Budget, Course, Part, Parts, solve
 
 CLASSES, EACH = 4, 8
 

@@ -7,17 +7,17 @@ import torch
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
+from lookalike_studies.average_pooling import study as average_pooling
+from lookalike_studies.average_pooling.claims import claims, has_learnt, look_at, overlap_of_prototypes
+from lookalike_studies.average_pooling.maths import active_hulls, combine, fit_classes, histogram_programme
+from lookalike_studies.average_pooling.plots import Scene, nearest_places, patch
+from lookalike_studies.average_pooling.study import STUDY
+from lookalike_studies.framework.study import Bench
 
 from lookalike._util.progress import Display
 from lookalike._util.signals import Stopped, StopRequest
 from lookalike.cli import main
 from lookalike.geometry import covering_radius, greedy_k_centre
-from lookalike.studies import average_pooling
-from lookalike.studies.average_pooling import STUDY
-from lookalike.studies.average_pooling_findings import claims, has_learnt, look_at, overlap_of_prototypes
-from lookalike.studies.average_pooling_maths import active_hulls, combine, fit_classes, histogram_programme
-from lookalike.studies.average_pooling_plots import Scene, nearest_places, patch
-from lookalike.studies.study import Bench
 
 
 def some(seed: int, *shape: int) -> torch.Tensor:

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lookalike_studies.framework import study as studies
+from lookalike_studies.framework.study import Bench
+from lookalike_studies.toy import study as toy
 
 from lookalike._util.progress import Display
 from lookalike._util.signals import Stopped, StopRequest
 from lookalike.cli import main
-from lookalike.studies import study as studies
-from lookalike.studies import toy
-from lookalike.studies.study import Bench
 
 
 def counting(out: Path, **settings: Any) -> tuple[Bench, list[str]]:
@@ -78,7 +78,7 @@ def test_who_stops_a_study_hears_how_it_goes_on(
     def find(*_: Any) -> Any:
         raise Stopped(2)
 
-    monkeypatch.setattr("lookalike.studies.find", lambda _: toy.STUDY)
+    monkeypatch.setattr("lookalike_studies.find", lambda _: toy.STUDY)
     monkeypatch.setattr(type(toy.STUDY), "find", property(lambda _: find), raising=False)
     assert main(["study", "toy", "--out", str(tmp_path / "out")]) == 130
     assert capsys.readouterr().err.endswith("stopped; the same command goes on after what is done\n")

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from lookalike_studies.ccp_geometry import study as ccp_geometry
+from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, SAMPLES, Course
 from small_ccp_race import PARTS, solve_small
 
 from lookalike.cli import main
-from lookalike.studies import ccp_geometry
-from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE, SAMPLES, Course
 
 
 def test_gaps_are_of_every_seed(courses: dict[str, list[Course]]) -> None:

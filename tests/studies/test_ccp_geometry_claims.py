@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
+from lookalike_studies.ccp_geometry import claims as ccp_geometry_claims
+from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, SAMPLES, Course
 from small_ccp_race import PARTS, run_with
-
-from lookalike.studies import ccp_geometry_claims
-from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE, SAMPLES, Course
 
 
 @pytest.mark.parametrize(

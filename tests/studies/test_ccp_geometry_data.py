@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lookalike_studies.ccp_geometry.data import drawn_with_unseen_classes, features_of, sources, with_shared_classes
+from lookalike_studies.framework.study import Bench
 from PIL import Image
 
 from lookalike import data
@@ -12,8 +14,6 @@ from lookalike._util.progress import Display
 from lookalike._util.signals import StopRequest
 from lookalike.cli import main
 from lookalike.data.arrays import table_of_arrays
-from lookalike.studies.ccp_geometry_data import drawn_with_unseen_classes, features_of, sources, with_shared_classes
-from lookalike.studies.study import Bench
 
 
 def _digits(tmp_path: Path) -> tuple[np.ndarray, np.ndarray, Path]:

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from lookalike.studies import ccp_geometry_measures
-from lookalike.studies.ccp_geometry_measures import Floats, Gap, Labels
+from lookalike_studies.ccp_geometry import measures as ccp_geometry_measures
+from lookalike_studies.ccp_geometry.measures import Floats, Gap, Labels
 
 VECTORS: Floats = np.array([[0, 0], [0.4, 0], [0, 1], [0.3, 1]], np.float32)
 LABELS: Labels = np.array([0, 0, 1, 1])

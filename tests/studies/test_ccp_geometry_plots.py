@@ -1,13 +1,15 @@
 """The figures have all that there is, in colours of their own."""
 
 import pytest
+from lookalike_studies.ccp_geometry import plots as ccp_geometry_plots
+from lookalike_studies.ccp_geometry import study as ccp_geometry
+from lookalike_studies.ccp_geometry.measures import Gap
+from lookalike_studies.ccp_geometry.plots import draw_gap, draw_plane, draw_problems, draw_unseen
+from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, SAMPLES, Course
+from lookalike_studies.effects import plots as effects_plots
 from small_ccp_race import BUDGET, PARTS, run_with
 
 from lookalike.report.theme import style
-from lookalike.studies import ccp_geometry, ccp_geometry_plots, effects_plots
-from lookalike.studies.ccp_geometry_measures import Gap
-from lookalike.studies.ccp_geometry_plots import draw_gap, draw_plane, draw_problems, draw_unseen
-from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE, SAMPLES, Course
 
 
 def test_figures_have_all_that_there_is(courses: dict[str, list[Course]]) -> None:

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+from lookalike_studies.ccp_geometry import claims as ccp_geometry_claims
+from lookalike_studies.ccp_geometry.measures import Gap
+from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE
 from small_ccp_race import run_with
-
-from lookalike.studies import ccp_geometry_claims
-from lookalike.studies.ccp_geometry_measures import Gap
-from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE
 
 RADII = (0.1, 0.2, 0.3, 0.4, 0.5)
 RISING, FALLING, MIXED = (0, 1, 2, 3, 4), (4, 3, 2, 1, 0), (1, 2, 0, 4, 3)  # ranks; the last go with the radius by 0.6

@@ -4,9 +4,8 @@ import json
 
 import numpy as np
 import torch
+from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, Course, map_at_r
 from small_ccp_race import PARTS, solve_small
-
-from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE, Course, map_at_r
 
 
 def test_one_problem_stays_and_alternating_ones_change(courses: dict[str, list[Course]]) -> None:

@@ -8,11 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lookalike_studies.centres import claims as claims
+from lookalike_studies.centres import sphere as centres_sphere
+from lookalike_studies.centres import study as centres
+from lookalike_studies.centres.sphere import BEST_KNOWN, Arrangement, Array
 
 from lookalike.cli import main
-from lookalike.studies import centres, centres_sphere
-from lookalike.studies import centres_claims as claims
-from lookalike.studies.centres_sphere import BEST_KNOWN, Arrangement, Array
 
 GOLDEN = (1 + 5**0.5) / 2
 TRIBONACCI = 1.8392867552141612

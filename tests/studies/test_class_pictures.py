@@ -2,9 +2,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lookalike_studies.framework.class_pictures import class_pictures
 from PIL import Image
-
-from lookalike.studies.class_pictures import class_pictures
 
 FEW = {"classes": 2, "pictures": 5, "training_pictures": 6, "fewest": 6}
 

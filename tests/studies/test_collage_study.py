@@ -3,13 +3,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lookalike_studies.collage import claims as findings
+from lookalike_studies.collage import study as study
 from PIL import Image
 
 from lookalike.cli import main
 from lookalike.data.collage import SUPER_CLASSES
-from lookalike.studies import collage as study
-from lookalike.studies import collage_findings as findings
-from lookalike.studies.glyph_race import Shots
+from lookalike.demo.race import Shots
 
 
 @pytest.fixture(scope="module")

@@ -7,16 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lookalike_studies.effects import claims as claims
+from lookalike_studies.effects import iterated as effects_iterated
+from lookalike_studies.effects import runs as effects_runs
+from lookalike_studies.effects import study as effects
+from lookalike_studies.effects.axis import Point, axes, load_axis, rows_of
+from lookalike_studies.effects.measured import Measured
 
 from lookalike import pooling as poolings
 from lookalike.cli import main
 from lookalike.experiments.plan import parse_methods, pooling_names
 from lookalike.experiments.protocol import load_protocol
 from lookalike.pooling.gsp import GeneralizedSumPool
-from lookalike.studies import effects, effects_iterated, effects_runs
-from lookalike.studies import effects_claims as claims
-from lookalike.studies.effects_axis import Point, axes, load_axis, rows_of
-from lookalike.studies.effects_measured import Measured
 
 AXES = {
     *("keep", "sharpness-prototypes", "prototypes", "iterations", "embedding-size", "lambda-proxies", "pool-proxies"),

@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
+from lookalike_studies.effects import plots as effects_plots
+from lookalike_studies.effects.axis import load_axis
+from lookalike_studies.effects.iterated import AUTOGRAD, CLOSED_FORM, EXACT, Cost
+from lookalike_studies.effects.measured import Measured
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
 from lookalike.experiments.plan import pooling_names
 from lookalike.report.theme import COLOURS, FAINT, INK, style
-from lookalike.studies import effects_plots
-from lookalike.studies.effects_axis import load_axis
-from lookalike.studies.effects_iterated import AUTOGRAD, CLOSED_FORM, EXACT, Cost
-from lookalike.studies.effects_measured import Measured
 
 
 @pytest.fixture(scope="module")

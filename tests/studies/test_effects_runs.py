@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lookalike_studies.effects import plots as effects_plots
+from lookalike_studies.effects import runs as effects_runs
+from lookalike_studies.effects import study as effects
+from lookalike_studies.effects.axis import axes, load_axis
+from lookalike_studies.effects.measured import Measured
 
 from lookalike.cli import main
 from lookalike.experiments.plan import load_sources
 from lookalike.experiments.workers import Progress
 from lookalike.report.theme import style
-from lookalike.studies import effects, effects_plots, effects_runs
-from lookalike.studies.effects_axis import axes, load_axis
-from lookalike.studies.effects_measured import Measured
 
 SMALL = "glyphs(cells=1, size=32, train_classes=12, test_classes=4, per_class=4)"
 

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lookalike_studies.localisation import claims as findings
+from lookalike_studies.localisation import masks as masks_of
 
 from lookalike.cli import main
 from lookalike.data.glyphs import GlyphReader, glyphs
-from lookalike.studies import localisation_findings as findings
-from lookalike.studies import localisation_masks as masks_of
 
 Shares = dict[str, float]
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from lookalike.studies import find
-from lookalike.studies.outcome import as_json, as_page, behind_in_words, leave
-from lookalike.studies.study import Findings
+from lookalike_studies import find
+from lookalike_studies.framework.outcome import as_json, as_page, behind_in_words, leave
+from lookalike_studies.framework.study import Findings
 
 RUN: dict[str, Any] = {"command": "lookalike study toy", "miniature": False}
 

@@ -3,11 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from lookalike_studies.framework import picture_race
+from lookalike_studies.framework.picture_race import Course, learn, see
+from lookalike_studies.framework.pretraining import as_inputs
 
 from lookalike.models import create_backbone
-from lookalike.studies import picture_race
-from lookalike.studies.picture_race import Course, learn, see
-from lookalike.studies.pretraining import as_inputs
 
 CHANCE = np.random.default_rng(0)
 LABELS = np.repeat(np.arange(3), 6)

@@ -6,17 +6,29 @@ from functools import lru_cache, partial
 
 import numpy as np
 import pytest
+from lookalike_studies.ccp_geometry import claims as ccp
+from lookalike_studies.ccp_geometry.measures import Gap
+from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE
+from lookalike_studies.effects import claims as effects_claims
+from lookalike_studies.effects.axis import load_axis
+from lookalike_studies.effects.measured import Measured
+from lookalike_studies.framework.study import Claim
+from lookalike_studies.framework.verdicts import (
+    Part,
+    above,
+    chance_margin,
+    judged,
+    paired,
+    quantile,
+    verdict,
+    verdict_of,
+)
+from lookalike_studies.localisation import claims as localisation_findings
+from lookalike_studies.localisation.masks import Located
+from lookalike_studies.tokens import claims as tokens_findings
+from lookalike_studies.zero_shot_prediction import claims as zero_shot_prediction_findings
 
 from lookalike.experiments.published import published
-from lookalike.studies import ccp_geometry_claims as ccp
-from lookalike.studies import effects_claims, localisation_findings, tokens_findings, zero_shot_prediction_findings
-from lookalike.studies.ccp_geometry_measures import Gap
-from lookalike.studies.ccp_geometry_race import ALTERNATING, ONE
-from lookalike.studies.effects_axis import load_axis
-from lookalike.studies.effects_measured import Measured
-from lookalike.studies.localisation_masks import Located
-from lookalike.studies.rules import Part, above, chance_margin, judged, paired, quantile, verdict, verdict_of
-from lookalike.studies.study import Claim
 
 DRAWS = 300
 NAN = float("nan")

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lookalike_studies.framework.hulls import Overlap, class_hulls, overlap
+from lookalike_studies.tokens.claims import GAP, GSP, Results, verdict_on_gain, verdict_on_hulls
+from lookalike_studies.tokens.race import Bags, Run, Stack, Training, contrastive, pool, start, train
+from lookalike_studies.tokens.study import STUDY
 
 from lookalike import GeneralizedSumPool, objectives, retrieval_metrics
 from lookalike.cli import main
 from lookalike.geometry import convex_hull
-from lookalike.studies.hulls import Overlap, class_hulls, overlap
-from lookalike.studies.token_race import Bags, Run, Stack, Training, contrastive, pool, start, train
-from lookalike.studies.tokens import STUDY
-from lookalike.studies.tokens_findings import GAP, GSP, Results, verdict_on_gain, verdict_on_hulls
 
 BAGS = Bags(classes=5, tokens=3, background=2, size=20, share=0.5, spread=0.1)
 BRIEF = Training(rate=1e-2, prototype_rate=1e-2, per_class=4, epoch=5, epochs=3, patience=30, bound=0.3, validation=4)

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lookalike_studies.tokens.plots import NAMES, TOGETHER, draw_planes, numbered
+from lookalike_studies.tokens.race import Bags, Run, Trained, start
 from matplotlib.figure import Figure
-
-from lookalike.studies.token_race import Bags, Run, Trained, start
-from lookalike.studies.tokens_plots import NAMES, TOGETHER, draw_planes, numbered
 
 BAGS = Bags(classes=12, tokens=3, background=2, size=20, share=0.5, spread=0.1)
 

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lookalike_studies.toy import study as toy
 
 from lookalike.cli import main
-from lookalike.studies import toy
 
 Case = tuple[toy.Array, toy.Mask, toy.Array]
 Numbers = tuple[float, int, int, float, float]

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from lookalike_studies.framework.picture_race import start
+from lookalike_studies.zero_shot_prediction import claims as findings
+from lookalike_studies.zero_shot_prediction.claims import BEFORE, DISTANCES, PERMUTED, PLAIN, ZERO_SHOT, Ridge, Run
+from lookalike_studies.zero_shot_prediction.study import STUDY
 from numpy.typing import NDArray
 
 from lookalike.cli import main
 from lookalike.models import create_backbone
-from lookalike.studies import zero_shot_prediction_findings as findings
-from lookalike.studies.picture_race import start
-from lookalike.studies.zero_shot_prediction import STUDY
-from lookalike.studies.zero_shot_prediction_findings import BEFORE, DISTANCES, PERMUTED, PLAIN, ZERO_SHOT, Ridge, Run
 from lookalike.training import pretrain
 
 RIDGE, RELATIVE = Ridge(0.05), Ridge(0.01, is_relative=True)

@@ -29,7 +29,7 @@ class Demo:
 
 def run(argv: list[str]) -> int:
     options, flags = parse(Demo, argv, prog="lookalike demo", description=DESCRIPTION, example=EXAMPLE, flags=FLAGS)
-    from lookalike.studies import demo
+    from lookalike import demo
 
     quick = "--quick" in flags
     figures = demo.run(options.out, quick, options.workers, options.seed)

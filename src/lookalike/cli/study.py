@@ -5,6 +5,7 @@ import platform
 import shlex
 import time
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from lookalike.cli.interrupt import exit_on_interrupt
 DESCRIPTION = """Run one study of the papers: its figures (PNG and SVG), the numbers behind them (CSV and JSON) and a
 page that says what the papers saw, what was seen here, and whether it agrees. lookalike study list shows them all.
 A study that was broken off goes on where it was."""
-EXAMPLE = "lookalike study tokens --quick --out studies/tokens"
+EXAMPLE = "lookalike study tokens --quick --out runs/tokens"
 FLAGS = {
     **JSON,
     "--quick": "minutes on two cores: fewer steps, samples and seeds, and what differs is printed (the default)",
@@ -30,7 +31,7 @@ FLAGS = {
 class StudyOptions:
     name: str | None = setting(None, "which study, or list")
     data: str | None = setting(None, "pictures for studies that take any; lookalike study list says which they take")
-    out: Path | None = setting(None, "folder for what it leaves behind; null: studies/NAME")
+    out: Path | None = setting(None, "folder for what it leaves behind; null: runs/studies/NAME")
     set: str = setting("", "settings of the study, as in --set 'steps=100, seeds=[0, 1]'")
 
 
@@ -51,14 +52,11 @@ def run(argv: list[str]) -> int:
     scales = flags & {"--quick", "--full", "--miniature"}
     if len(scales) > 1:
         raise UsageError(f"choose one of {', '.join(sorted(scales))}")
+    require_studies()
     with exit_on_interrupt():
         import yaml
-
-        from lookalike._util.progress import Display
-        from lookalike._util.signals import Stopped, StopRequest
-        from lookalike.experiments.choices import parse_settings, split_top_level
-        from lookalike.studies import find
-        from lookalike.studies.outcome import (
+        from lookalike_studies import find
+        from lookalike_studies.framework.outcome import (
             MINIATURE,
             TRACES,
             as_json,
@@ -68,7 +66,11 @@ def run(argv: list[str]) -> int:
             reduced_in_words,
             require_own_numbers,
         )
-        from lookalike.studies.study import bench
+        from lookalike_studies.framework.study import bench
+
+        from lookalike._util.progress import Display
+        from lookalike._util.signals import Stopped, StopRequest
+        from lookalike.experiments.choices import parse_settings, split_top_level
 
         study = find(options.name)
     scale: Any = next(iter(scales), "--quick")[2:]
@@ -80,7 +82,7 @@ def run(argv: list[str]) -> int:
         raise UsageError(f"the study {study.name} needs {study.data}: --data FOLDER")
     if options.data is not None and not study.data:
         raise UsageError(f"the study {study.name} takes no data, got --data {options.data}")
-    out = options.out or Path("studies") / study.name
+    out = options.out or Path("runs") / "studies" / study.name
     require_own_folder(out, "study", TRACES)
     require_own_numbers(out, study, scale)
     started = time.monotonic()
@@ -111,8 +113,15 @@ def run(argv: list[str]) -> int:
     return 0
 
 
+def require_studies() -> None:
+    """Raise a clear error where the studies are not installed."""
+    if find_spec("lookalike_studies") is None:
+        raise UsageError("the studies are a package of their own: in a checkout, pip install -e ./studies")
+
+
 def _list(as_json: bool) -> int:
-    from lookalike.studies import STUDIES, find
+    require_studies()
+    from lookalike_studies import STUDIES, find
 
     studies = [find(name) for name in STUDIES]
     if as_json:
