@@ -31,8 +31,8 @@ from torch import Tensor, nn
 
 from lookalike.data.loading import evaluation_batch
 from lookalike.data.reading import read_picture
-from lookalike.data.transforms import evaluation_transform
 from lookalike.inference.model import TrainedModel, embed_batches
+from lookalike.inference.preprocess import Preprocess
 from lookalike.models import Embedder, create_backbone
 
 HOW = "\n\n".join((__doc__ or "").split("\n\n")[2:4])  # printed and stored beside the figures
@@ -74,7 +74,7 @@ def contestants(size: Size, files: list[Path]) -> dict[str, Callable[[], NDArray
     model = TrainedModel(Embedder(backbone, dim=128, input_spec=backbone.spec.resized(size.side)))
     bare = timm.create_model(size.backbone, num_classes=0).eval()
     last = timm.create_model(size.backbone, num_classes=0).eval().to(memory_format=torch.channels_last)
-    transform = evaluation_transform(model.spec)
+    transform = Preprocess(model.spec)
     arrays = [np.asarray(read_picture(file)) for file in files]
     numbers = torch.stack([transform(Image.fromarray(array)) for array in arrays])
     # As channels last they would be converted once for all; in use each batch has to be.

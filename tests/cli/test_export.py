@@ -11,8 +11,8 @@ import lookalike
 from lookalike import data
 from lookalike.cli import main
 from lookalike.data.reading import read_picture
-from lookalike.data.transforms import evaluation_transform
 from lookalike.export import quantise_weights
+from lookalike.inference.preprocess import Preprocess
 from lookalike.models import Embedder, save_model
 from lookalike.training.evaluation import measure
 
@@ -35,7 +35,7 @@ def test_onnx(run: Path, class_folders: Path, tmp_path: Path, capsys: pytest.Cap
     assert f"InferenceSession('{out}')" in said
     model = lookalike.load(run, "cpu")
     picture = next(class_folders.rglob("*.png"))
-    numbers = evaluation_transform(model.spec)(read_picture(picture))[None]
+    numbers = Preprocess(model.spec)(read_picture(picture))[None]
     vectors = onnxruntime.InferenceSession(str(out)).run(["vectors"], {"images": numbers.numpy()})[0]
     np.testing.assert_allclose(vectors, model.embed(picture), atol=1e-4)
     before = out.read_bytes()

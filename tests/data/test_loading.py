@@ -9,12 +9,11 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader
 
-from lookalike.data.loading import EvaluationSet, TrainingSet, evaluation_loader, training_loader
+from lookalike.data.loading import TrainingSet, training_loader
 from lookalike.data.pictures import Pictures, UnreadablePicture
 from lookalike.data.sampler import Draw
-from lookalike.data.transforms import evaluation_transform, training_transform
+from lookalike.data.transforms import training_transform
 from lookalike.models.input_spec import InputSpec
 
 SPEC = InputSpec(size=16)
@@ -68,7 +67,6 @@ def test_the_random_state_of_the_process_is_left_alone() -> None:
     before = random_state()
     for workers in (0, 1):
         next(iter(training_loader(noise(), SPEC, 8, 2, workers=workers)))
-        next(iter(evaluation_loader(noise(), SPEC, workers=workers)))
     after = random_state()
     assert torch.equal(before[0], after[0])
     assert before[1] == after[1]
@@ -92,51 +90,25 @@ def test_workers_ranks_and_restarts_do_not_change_a_tensor() -> None:
         assert torch.equal(torch.cat([rank[part] for rank in ranks]), whole[0][part])
 
 
-def test_evaluation_has_every_picture_once_in_order() -> None:
-    pictures = noise()
-    transform = evaluation_transform(SPEC)
-    for workers in (None, 0, 2):
-        loader = evaluation_loader(pictures, SPEC, 10, workers)
-        for _ in range(2):
-            batches = list(loader)
-            assert [len(batch[1]) for batch in batches] == [10, 10, 4]
-            assert torch.cat([batch[2] for batch in batches]).tolist() == list(range(24))
-            assert torch.cat([batch[1] for batch in batches]).tolist() == pictures.labels.tolist()
-        assert torch.equal(batches[1][0][3], transform(pictures.image(13)))
-    assert EvaluationSet(pictures, transform)[13][1:] == (1, 13)
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_picture_that_goes_away_is_named_in_one_line(workers: int, tmp_path: Path) -> None:
     missing = tmp_path / "gone"
     pictures = noise(missing=missing)
-    evaluation = evaluation_loader(pictures, SPEC, 6, workers)
     training = iter(training_loader(pictures, SPEC, 24, 6, workers=workers))
-    assert len(list(evaluation)) == 4
     next(training)
     missing.touch()
-    for loader in (evaluation, training):
-        with pytest.raises(UnreadablePicture) as caught:
-            list(loader)
-        assert str(caught.value) == "birds/wren/7.jpg: the file is no longer there"
-        assert caught.value.name == "birds/wren/7.jpg"
+    with pytest.raises(UnreadablePicture) as caught:
+        list(training)
+    assert str(caught.value) == "birds/wren/7.jpg: the file is no longer there"
+    assert caught.value.name == "birds/wren/7.jpg"
     with pytest.raises(UnreadablePicture):
         TrainingSet(pictures, training_transform(SPEC))[Draw(7, 0, 0)]
-    missing.unlink()
-    assert len(list(evaluation)) == 4
-
-
-def test_data_sets_work_in_a_plain_loader() -> None:
-    loader = DataLoader(EvaluationSet(noise(), evaluation_transform(SPEC)), batch_size=24)
-    assert next(iter(loader))[0].shape == (24, 3, 16, 16)
 
 
 def test_errors() -> None:
     with pytest.raises(ValueError, match=r"^workers must be at least 0, got -1$"):
-        evaluation_loader(noise(), SPEC, workers=-1)
-    with pytest.raises(ValueError, match=r"^batch_size must be at least 1, got 0$"):
-        evaluation_loader(noise(), SPEC, batch_size=0)
+        training_loader(noise(), SPEC, 8, 2, workers=-1)
     with pytest.raises(ValueError, match=r"^seed must be at least 0, got -1$"):
-        TrainingSet(noise(), evaluation_transform(SPEC), seed=-1)
+        TrainingSet(noise(), training_transform(SPEC), seed=-1)
     with pytest.raises(ValueError, match="needs 8 classes, got 4"):
         training_loader(noise(), SPEC, 32, 4)

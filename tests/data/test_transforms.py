@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lookalike.data.transforms import evaluation_transform, training_transform
+from lookalike.data.transforms import training_transform
 from lookalike.models.input_spec import InputSpec
 
 RAW = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
@@ -26,40 +26,17 @@ def plain(colour: tuple[int, int, int], size: tuple[int, int] = (50, 40)) -> Ima
     return Image.new("RGB", size, colour)
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_evaluation_shows_the_middle(interpolation: Any) -> None:
-    spec = InputSpec(size=227, interpolation=interpolation, **RAW)
-    got = evaluation_transform(spec)(ramp(800, 400))
-    assert got.shape == (3, 227, 227)
-    assert got.dtype == torch.float32
-    assert type(got) is torch.Tensor
-    # 800 x 400 -> 512 x 256; the middle 227 begins at 142.5 of 512 and at 14.5 of 256
-    red = (142.5 + np.arange(227) + 0.5) / 512
-    green = (14.5 + np.arange(227) + 0.5) / 256
-    assert np.abs(got[0].mean(0).numpy() - red).max() < 0.006
-    assert np.abs(got[1].mean(1).numpy() - green).max() < 0.006
-    assert np.abs(got[2].numpy() - 0.2).max() < 0.003
-
-
 def test_no_resize_leaves_small_pictures_alone() -> None:
     picture = ramp(64, 64)
     spec = InputSpec(size=64, resize=64, **RAW)
     pixels = torch.from_numpy(np.asarray(picture).copy()).permute(2, 0, 1) / 255
-    torch.testing.assert_close(evaluation_transform(spec)(picture), pixels, atol=1e-6, rtol=0)
     torch.testing.assert_close(training_transform(spec, crop="none", flip=False)(picture), pixels, atol=1e-6, rtol=0)
 
 
-def test_normalisation_by_hand() -> None:
-    spec = InputSpec(size=8, mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0))
-    got = evaluation_transform(spec)(plain((255, 51, 0)))
-    assert got[:, 3, 3].tolist() == pytest.approx([(1 - 0.1) / 0.5, 0.0, -0.15], abs=1e-6)
-
-
-@pytest.mark.parametrize("crop", ["area", "pixels", "none", "evaluation"])
+@pytest.mark.parametrize("crop", ["area", "pixels", "none"])
 def test_caffe_order(crop: Any) -> None:
     spec = InputSpec(size=8, mean=(104, 117, 128), std=(1, 1, 2), bgr255=True)
-    transform = evaluation_transform(spec) if crop == "evaluation" else training_transform(spec, crop=crop)
-    got = transform(plain((10, 20, 30)))
+    got = training_transform(spec, crop=crop)(plain((10, 20, 30)))
     assert got.shape == (3, 8, 8)
     assert got[:, 0, 0].tolist() == [30 - 104, 20 - 117, (10 - 128) / 2]
 
@@ -103,15 +80,7 @@ def test_no_crop_takes_the_whole_picture_into_a_square() -> None:
 @pytest.mark.parametrize("size", [(100_000, 3), (3, 100_000), (1, 1)])
 def test_strange_shapes_are_affordable(size: tuple[int, int]) -> None:
     """100,000 x 3 pixels by the shorter side to 256 would be 6.6 GB."""
-    for transform in (evaluation_transform(InputSpec()), training_transform(InputSpec())):
-        assert transform(plain((9, 9, 9), size)).shape == (3, 224, 224)
-
-
-def test_long_pictures_keep_their_middle() -> None:
-    long = ramp(3000, 100)
-    got = evaluation_transform(InputSpec(size=64, resize=64, **RAW))(long)
-    red = (50 * 0.64 * 30 - 32 + np.arange(64) + 0.5) / (64 * 30)
-    assert np.abs(got[0].mean(0).numpy() - red).max() < 0.004
+    assert training_transform(InputSpec())(plain((9, 9, 9), size)).shape == (3, 224, 224)
 
 
 def test_unknown_crop() -> None:

@@ -13,10 +13,9 @@ from torch import nn
 import lookalike
 from lookalike import data
 from lookalike.data.pictures import UnreadablePicture
-from lookalike.data.transforms import evaluation_transform
-from lookalike.inference.heatmap import Box, evaluation_box, spread
+from lookalike.inference.heatmap import Box, crop_box, spread
 from lookalike.inference.model import TrainedModel, embed_batches, load
-from lookalike.inference.preprocess import Preparation
+from lookalike.inference.preprocess import Preprocess
 from lookalike.models import Backbone, Embedder, create_backbone, save_model
 from lookalike.models.input_spec import InputSpec
 
@@ -43,7 +42,7 @@ def files(class_folders: Path) -> list[Path]:
 @pytest.fixture(scope="module")
 def expected(model: TrainedModel, files: list[Path]) -> NDArray[np.float32]:
     """By hand, one picture after the other."""
-    transform = evaluation_transform(model.embedder.backbone.spec)
+    transform = Preprocess(model.embedder.backbone.spec)
     with torch.inference_mode():
         rows = [model.embedder(transform(Image.open(file).convert("RGB"))[None]) for file in files]
     return torch.cat(rows).numpy()
@@ -151,21 +150,6 @@ def test_nothing_is_no_picture_either(model: TrainedModel) -> None:
         model.embed(np.zeros((3, 0, 3), np.uint8))
 
 
-@pytest.mark.parametrize("bgr255", [False, True])
-@pytest.mark.parametrize(
-    ("size", "resize", "interpolation"), [(20, 26, "bilinear"), (21, 24, "bicubic"), (9, 9, "bicubic")]
-)
-def test_a_batch_is_prepared_as_each_picture_would_be(bgr255: bool, size: int, resize: int, interpolation: Any) -> None:
-    spec = InputSpec(size, (0.1, 0.2, 0.3), (0.4, 0.7, 0.9), bgr255, interpolation, resize)
-    chance = np.random.default_rng(0)
-    shapes = [(30, 40), (90, 21), (26, 26), (24, 33), (1, 1), (3, 100), (101, 4), (333, 499), (9, 10)]
-    images = [Image.fromarray(chance.integers(0, 256, (*shape, 3), np.uint8)) for shape in shapes]
-    preparation = Preparation(spec)
-    batch = preparation.numbers(torch.from_numpy(np.stack([preparation.crop(image) for image in images])))
-    assert torch.equal(batch, torch.stack([evaluation_transform(spec)(image) for image in images]))
-    assert batch.is_contiguous(memory_format=torch.channels_last)
-
-
 def test_batches_are_joined_in_order() -> None:
     batches = [torch.arange(first, min(first + 3, 7)).float() for first in range(0, 7, 3)]
     heard: list[int] = []
@@ -251,7 +235,7 @@ def spread_by_sampling(grid: NDArray[np.float32], box: Box, width: int, height: 
 def test_weights_by_hand(width: int, height: int, model: TrainedModel) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
     seen = model.explain(pixels)
-    images = evaluation_transform(model.spec)(Image.fromarray(pixels))[None]
+    images = Preprocess(model.spec)(Image.fromarray(pixels))[None]
     by_hand = model.embedder.explain(images)
     np.testing.assert_allclose(seen.grid, by_hand.weights.reshape(8, 8), atol=1e-6)
     assert seen.attributes is not None
@@ -276,10 +260,10 @@ def test_every_place_hands_out_its_own_weight_however_few_the_pixels() -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(40, 40), (200, 90), (70, 250), (9, 240)])
 def test_the_box_is_what_the_transform_leaves(width: int, height: int) -> None:
-    box = evaluation_box(SEEING, width, height)
+    box = crop_box(SEEING, width, height)
     columns, rows = np.meshgrid(np.arange(width), np.arange(height))
     pixels = np.stack([columns, rows, rows], axis=2).astype(np.uint8)
-    places = 255 * evaluation_transform(SEEING)(Image.fromarray(pixels)).numpy() + 0.5
+    places = 255 * Preprocess(SEEING)(Image.fromarray(pixels)).numpy() + 0.5
     assert places[0].mean() == pytest.approx(box.left + box.width / 2, abs=0.3)
     assert places[1].mean() == pytest.approx(box.top + box.height / 2, abs=0.3)
     middle = places[:, 16:48, 16:48]  # at the edges of the picture a resize has nothing to mix with

@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
 
 import httpx
 import numpy as np
@@ -14,8 +13,8 @@ from running import in_thread
 from server_pictures import encoded, noise
 
 from lookalike import index
-from lookalike.data.transforms import evaluation_transform
 from lookalike.inference.model import TrainedModel
+from lookalike.inference.preprocess import Pixels
 from lookalike.server import Limits, create_app
 from lookalike.server.batching import Batcher, QueueFull
 
@@ -27,14 +26,14 @@ class Held:
         self.batches: list[int] = []
         self.allowed = threading.Semaphore(0)
         self.entered = threading.Semaphore(0)
-        self._forward = model.embedder.forward
-        monkeypatch.setattr(model.embedder, "forward", self)
+        self._vectors = model.vectors
+        monkeypatch.setattr(model, "vectors", self)
 
-    def __call__(self, images: torch.Tensor, **settings: Any) -> Any:
-        self.batches.append(len(images))
+    def __call__(self, crops: torch.Tensor) -> torch.Tensor:
+        self.batches.append(len(crops))
         self.entered.release()
         assert self.allowed.acquire(timeout=30)
-        return self._forward(images, **settings)
+        return self._vectors(crops)
 
 
 @pytest.fixture
@@ -45,34 +44,31 @@ def held(served_model: TrainedModel, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 @pytest.fixture
-def numbers(served_model: TrainedModel) -> list[torch.Tensor]:
-    transform = evaluation_transform(served_model.spec)
-    return [transform(noise(32, 32, seed)) for seed in range(8)]
+def crops(served_model: TrainedModel) -> list[Pixels]:
+    return [served_model.preprocess.crop(noise(32, 32, seed)) for seed in range(8)]
 
 
-def test_everybody_gets_their_own_vector(served_model: TrainedModel, numbers: list[torch.Tensor]) -> None:
+def test_everybody_gets_their_own_vector(served_model: TrainedModel, crops: list[Pixels]) -> None:
     sizes: list[int] = []
     batcher = Batcher(served_model, queue=1000, batch=16, observe=sizes.append)
     expected = served_model.embed([noise(32, 32, seed) for seed in range(8)])
     with ThreadPoolExecutor(8) as threads:
-        futures = list(threads.map(lambda i: batcher.embed(numbers[i % 8]), range(200)))
+        futures = list(threads.map(lambda i: batcher.embed(crops[i % 8]), range(200)))
     for i, future in enumerate(futures):
-        np.testing.assert_allclose(future.result(30), expected[i % 8], atol=1e-5)
+        np.testing.assert_array_equal(future.result(30), expected[i % 8])
     assert sum(sizes) == 200
     assert max(sizes) <= 16
     batcher.close()
 
 
-def test_while_one_is_computed_the_others_gather(
-    served_model: TrainedModel, held: Held, numbers: list[torch.Tensor]
-) -> None:
+def test_while_one_is_computed_the_others_gather(served_model: TrainedModel, held: Held, crops: list[Pixels]) -> None:
     batcher = Batcher(served_model, queue=100, batch=4)
-    first = batcher.embed(numbers[0])
+    first = batcher.embed(crops[0])
     assert held.entered.acquire(timeout=30)
     order: list[str] = []
-    rest = [batcher.embed(numbers[i]) for i in range(1, 4)]
+    rest = [batcher.embed(crops[i]) for i in range(1, 4)]
     alone = batcher.run(lambda _: order.append("alone"))
-    rest += [batcher.embed(each) for each in numbers[:6]]
+    rest += [batcher.embed(each) for each in crops[:6]]
     assert len(batcher) == 10
     rest[3].cancel()  # its request was given up: not worth computing
     held.allowed.release(100)
@@ -84,20 +80,20 @@ def test_while_one_is_computed_the_others_gather(
 
 
 def test_no_more_than_the_queue_holds_and_none_after_the_end(
-    served_model: TrainedModel, held: Held, numbers: list[torch.Tensor]
+    served_model: TrainedModel, held: Held, crops: list[Pixels]
 ) -> None:
     batcher = Batcher(served_model, queue=2, batch=4)
-    accepted = [batcher.embed(numbers[0])]
+    accepted = [batcher.embed(crops[0])]
     assert held.entered.acquire(timeout=30)
-    accepted += [batcher.embed(numbers[0]), batcher.embed(numbers[1])]
+    accepted += [batcher.embed(crops[0]), batcher.embed(crops[1])]
     with pytest.raises(QueueFull, match="2 pictures are waiting"):
-        batcher.embed(numbers[0])
+        batcher.embed(crops[0])
     closing = threading.Thread(target=batcher.close)
     closing.start()
     while not batcher._closed:
         time.sleep(0.001)
     with pytest.raises(QueueFull, match="closing"):
-        batcher.embed(numbers[0])
+        batcher.embed(crops[0])
     assert not any(future.done() for future in accepted)
     held.allowed.release(10)
     closing.join(30)
@@ -106,17 +102,17 @@ def test_no_more_than_the_queue_holds_and_none_after_the_end(
 
 
 def test_one_that_fails_does_not_take_the_others_with_it(
-    served_model: TrainedModel, held: Held, numbers: list[torch.Tensor]
+    served_model: TrainedModel, held: Held, crops: list[Pixels]
 ) -> None:
     batcher = Batcher(served_model, queue=9, batch=9)
-    first = batcher.embed(numbers[0])
+    first = batcher.embed(crops[0])
     assert held.entered.acquire(timeout=30)
-    good, wrong = batcher.embed(numbers[1]), batcher.embed(torch.zeros(5, 32, 32))
+    good, wrong = batcher.embed(crops[1]), batcher.embed(np.zeros((5, 32, 32), np.uint8))
     held.allowed.release(10)
     assert first.result(30).shape == good.result(30).shape == (8,)
-    with pytest.raises(ValueError, match="images must have the shape"):
+    with pytest.raises(ValueError, match="pixels must be uint8"):
         wrong.result(30)
-    assert batcher.embed(numbers[0]).result(30).shape == (8,), "and the thread goes on"
+    assert batcher.embed(crops[0]).result(30).shape == (8,), "and the thread goes on"
     batcher.close()
 
 

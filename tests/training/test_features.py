@@ -11,7 +11,8 @@ from PIL import Image
 
 from lookalike import data
 from lookalike.data.pictures import Pictures, UnreadablePicture
-from lookalike.data.transforms import Crop, evaluation_transform
+from lookalike.data.transforms import Crop
+from lookalike.inference.preprocess import Preprocess
 from lookalike.models import Backbone, create_backbone
 from lookalike.training import features
 from lookalike.training.features import FeatureCache, default_folder
@@ -65,7 +66,7 @@ def test_view_0_is_what_the_backbone_gives_in_evaluation(tmp_path: Path, folder:
     pictures = data.load(folder)
     cached = cache(tmp_path, backbone)
     assert len(fill(cached, pictures)) == 6
-    transform = evaluation_transform(backbone.spec)
+    transform = Preprocess(backbone.spec)
     expected = backbone(torch.stack([transform(pictures.image(i)) for i in range(6)]))
     got = rows(cached, pictures)
     assert got.shape == (6, 64, 64)

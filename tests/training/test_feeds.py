@@ -12,7 +12,7 @@ from torch import Tensor
 from lookalike import data
 from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
-from lookalike.data.transforms import evaluation_transform
+from lookalike.inference.preprocess import Preprocess
 from lookalike.models import Backbone, create_backbone
 from lookalike.training import feeds
 from lookalike.training.evaluation import join_shares
@@ -62,7 +62,7 @@ def test_features_are_the_backbones_of_the_very_pictures(
     cache: FeatureCache, pictures: Pictures, backbone: Backbone
 ) -> None:
     feed = features(cache, pictures, views=1)
-    transform = evaluation_transform(backbone.spec)
+    transform = Preprocess(backbone.spec)
     for (inputs, labels, _), draws in zip(islice(feed.training(0), 3), batches(pictures), strict=False):
         chosen = [draw.index for draw in draws]
         expected = backbone(torch.stack([transform(pictures.image(i)) for i in chosen]))
@@ -133,7 +133,7 @@ def test_evaluation_shares_come_together_in_order(
     padded = [torch.nn.functional.pad(share, (0, 0, 0, most - len(share)), value=7.0) for share in shares]
     assert torch.equal(join_shares(torch.stack(padded), count), whole)
     if kind == "images":
-        transform = evaluation_transform(backbone.spec)
+        transform = Preprocess(backbone.spec)
         assert torch.equal(whole[-1], transform(some.image(count - 1)).flatten())
     else:
         expected = cache.read(cache.places(some)).flatten(1)

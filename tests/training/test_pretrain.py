@@ -13,7 +13,7 @@ from lookalike._util.progress import Display
 from lookalike._util.signals import Stopped, StopRequest
 from lookalike.data.arrays import table_of_arrays
 from lookalike.data.pictures import Pictures
-from lookalike.data.transforms import evaluation_transform
+from lookalike.inference.preprocess import Preprocess
 from lookalike.models import create_backbone
 from lookalike.training import pretrain as module
 from lookalike.training.pretrain import Recipe, as_inputs, create_classifier, learn, pretrain, read_pixels, shifted
@@ -170,7 +170,7 @@ def moved(picture: NDArray[np.uint8], down: int, right: int) -> NDArray[np.uint8
 def test_inputs_are_those_of_evaluation(both: Pictures) -> None:
     spec = create_backbone("resnet20").spec
     mine = as_inputs(read_pixels(both, spec), spec)
-    theirs = torch.stack([evaluation_transform(spec)(both.image(i)) for i in range(len(both))])
+    theirs = torch.stack([Preprocess(spec)(both.image(i)) for i in range(len(both))])
     torch.testing.assert_close(mine, theirs)
 
 

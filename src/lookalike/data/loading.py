@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from lookalike._util.checks import check_count
 from lookalike.data.pictures import Pictures, UnreadablePicture
 from lookalike.data.sampler import ClassBatches, Draw
-from lookalike.data.transforms import Crop, Transform, evaluation_transform, training_transform
+from lookalike.data.transforms import Crop, Transform, training_transform
 from lookalike.models.input_spec import InputSpec
 
 Sample = tuple[Tensor, int, int]  # numbers (3, size, size), label, index of the picture
@@ -52,29 +52,16 @@ class TrainingSet(Dataset[Sample]):
         return numbers, int(self.pictures.labels[index]), index
 
 
-class EvaluationSet(Dataset[Sample]):
-    """Pictures under a transform without chance."""
-
-    def __init__(self, pictures: Pictures, transform: Transform) -> None:
-        self.pictures, self.transform = pictures, transform
-
-    def __len__(self) -> int:
-        return len(self.pictures)
-
-    def __getitem__(self, index: int) -> Sample:
-        return self.transform(self.pictures.image(index)), int(self.pictures.labels[index]), index
-
-
 class PictureLoader(DataLoader[Any]):
     """A DataLoader out of whose workers an ``UnreadablePicture`` comes as it is.
 
     A plain one would turn it into a RuntimeError with the worker's traceback: the failure travels as a value instead.
     """
 
-    def __init__(self, dataset: Dataset[Sample], **settings: Any) -> None:
+    def __init__(self, dataset: Dataset[Any], **settings: Any) -> None:
         super().__init__(_Carrying(dataset), collate_fn=_collate, **settings)
 
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # a generator, not DataLoader's own iterator
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator, not DataLoader's own iterator
         for batch in super().__iter__():
             if isinstance(batch, UnreadablePicture):
                 raise batch
@@ -103,19 +90,7 @@ def training_loader(
         pictures.labels, batch_size, per_class, seed=seed, rank=rank, world_size=world_size, start=start
     )
     dataset = TrainingSet(pictures, training_transform(spec, crop=crop, flip=flip), seed)
-    return PictureLoader(dataset, batch_sampler=sampler, **_process_settings(workers))
-
-
-def evaluation_loader(
-    pictures: Pictures, spec: InputSpec, batch_size: int | None = None, workers: int | None = None
-) -> PictureLoader:
-    """Every picture once, in order, as batches (images, labels, indices)."""
-    batch_size = evaluation_batch() if batch_size is None else batch_size
-    check_count("batch_size", batch_size)
-    if workers is None and len(pictures) <= batch_size:
-        workers = 0  # starting a process takes longer
-    dataset = EvaluationSet(pictures, evaluation_transform(spec))
-    return PictureLoader(dataset, batch_size=batch_size, **_process_settings(workers))
+    return PictureLoader(dataset, batch_sampler=sampler, **loader_settings(workers))
 
 
 def default_workers() -> int:
@@ -124,8 +99,10 @@ def default_workers() -> int:
     return min(cores - 1, MOST_WORKERS)
 
 
-def _process_settings(workers: int | None) -> dict[str, Any]:
-    workers = default_workers() if workers is None else workers
+def loader_settings(workers: int | None) -> dict[str, Any]:
+    """Arguments of a ``PictureLoader`` with ``workers`` processes; None chooses by the machine."""
+    if workers is None:
+        workers = default_workers()
     check_count("workers", workers, least=0)
     return {
         "num_workers": workers,
@@ -136,13 +113,13 @@ def _process_settings(workers: int | None) -> dict[str, Any]:
 
 
 class _Carrying(Dataset[Any]):
-    def __init__(self, dataset: Dataset[Sample]) -> None:
+    def __init__(self, dataset: Dataset[Any]) -> None:
         self.dataset = dataset
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]  # every Dataset here has a length
 
-    def __getitem__(self, index: Any) -> Sample | UnreadablePicture:
+    def __getitem__(self, index: Any) -> Any:
         try:
             return self.dataset[index]
         except UnreadablePicture as failure:
@@ -153,4 +130,5 @@ def _collate(samples: list[Any]) -> Any:
     for sample in samples:
         if isinstance(sample, UnreadablePicture):
             return sample
-    return tuple(default_collate(samples))
+    batch = default_collate(samples)
+    return tuple(batch) if isinstance(batch, list) else batch

@@ -1,10 +1,10 @@
-"""From a PIL picture to the numbers (3, size, size) that a backbone takes.
+"""Augmentation for training: a PIL picture -> the numbers (3, size, size) that a backbone takes.
 
-Training: shorter side to ``spec.resize_to``, a random crop resized to ``size``, a flip. Evaluation: shorter side to
-``spec.resize_to``, the centre crop. At 227 pixels that is 256 and 227, as in Musgrave, Belongie and Lim, "A Metric
-Learning Reality Check", ECCV 2020. The resize comes first, so the cost of a picture does not depend on its size.
+The shorter side is resized to ``spec.resize_to``, then a random crop is resized to ``size`` and flipped. At 227 pixels
+that is 256 and 227, as in Musgrave, Belongie and Lim, "A Metric Learning Reality Check", ECCV 2020. The resize comes
+first, so the cost of a picture does not depend on its size. For evaluation see ``lookalike.inference.preprocess``.
 
-All chance comes from torch's global generator; ``lookalike.data.loading`` seeds it for each picture.
+Random numbers come from torch's global generator; ``lookalike.data.loading`` seeds it for each picture.
 """
 
 from collections.abc import Callable
@@ -45,13 +45,6 @@ def training_transform(spec: InputSpec, *, crop: Crop = "area", flip: bool = Tru
     if flip:
         steps += [v2.RandomHorizontalFlip()]
     return v2.Compose([*steps, *_numbers(spec)])
-
-
-def evaluation_transform(spec: InputSpec) -> Transform:
-    """The middle of a picture, as (3, size, size) float32."""
-    return v2.Compose(
-        [_CutLongSide(), _resize(spec, [spec.resize_to]), v2.CenterCrop([spec.size, spec.size]), *_numbers(spec)]
-    )
 
 
 class _CutLongSide(nn.Module):

@@ -1,14 +1,13 @@
-"""Where in a picture a model looks: the weights of its pooling's grid, spread over the pixels of the picture.
+"""Heat maps: the weights of a pooling's grid, spread over the pixels of the picture.
 
-A picture is resized by its shorter side and its middle is cut out (``evaluation_transform``); the places of the
-grid divide that square evenly. The weight between the centres of two places changes linearly, and beyond the outermost
-centres it stays as it is (bilinear interpolation). Each pixel gets the integral of this surface over its part of the
-box, so that every place hands out exactly its own weight, however many or few pixels it covers: for place r of k,
+The crop of a picture (``inference.preprocess``) is a square, which the cells of the grid divide evenly. The weight
+changes linearly between the centres of two cells and is constant beyond the outermost centres (bilinear
+interpolation). Each pixel gets the integral of this surface over its area, so every cell hands out exactly its weight,
+however many or few pixels it covers. Along each side, for cell r and u in cells from the edge of the box,
 
     share of the pixel [a, b] = F_r(b) - F_r(a),    F_r(u) = 1/2 + t - t |t| / 2,    t = clip(u - r - 1/2, -1, 1)
 
-with u in places from the edge of the box, along each of the two sides. How far into the picture a local feature of a
-deep network really sees is another matter: its receptive field is wider than its place.
+The receptive field of a local feature is wider than its cell; the heat map does not show that.
 """
 
 from typing import NamedTuple
@@ -16,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.inference.preprocess import placement
+from lookalike.inference.preprocess import crop_geometry
 from lookalike.models.input_spec import InputSpec
 
 
 class Box(NamedTuple):
-    """A part of a picture in its pixels, from its upper left corner; pixels may be cut."""
+    """A rectangle in the pixels of a picture, from its upper left corner; pixels may be cut."""
 
     left: float
     top: float
@@ -30,40 +29,57 @@ class Box(NamedTuple):
 
 
 class Explained(NamedTuple):
-    """What a model looked at in one picture."""
+    """Where a model looked in one picture.
 
-    weights: NDArray[np.float32]  # (H, W) of the upright picture, adds up to 1, zero outside of the box
-    grid: NDArray[np.float32]  # (rows, columns), the weights of the pooling, adds up to 1
-    box: Box  # what the grid covers
-    attributes: NDArray[np.float32] | None  # (m,), the share of each prototype, where the pooling has some
+    Attributes:
+        weights: (H, W) of the upright picture; adds up to 1, zero outside of ``box``.
+        grid: (rows, columns), the weights of the pooling; adds up to 1.
+        box: The area that the grid covers.
+        attributes: (m,), the share of each prototype; None if the pooling has no prototypes.
+    """
+
+    weights: NDArray[np.float32]
+    grid: NDArray[np.float32]
+    box: Box
+    attributes: NDArray[np.float32] | None
 
 
-def evaluation_box(spec: InputSpec, width: int, height: int) -> Box:
-    """What ``evaluation_transform`` leaves of a picture.
+def crop_box(spec: InputSpec, width: int, height: int) -> Box:
+    """The area of a picture of ``width`` x ``height`` pixels that a model sees.
 
-    >>> evaluation_box(InputSpec(size=224, resize=256), 512, 1024)
+    >>> crop_box(InputSpec(size=224, resize=256), 512, 1024)
     Box(left=32.0, top=288.0, width=448.0, height=448.0)
     """
-    place = placement(spec, width, height)
-    scales = [before / after for before, after in zip(place.cut, place.resized, strict=True)]
-    start = [
-        first + corner * scale for first, corner, scale in zip(place.cut_from, place.crop_from, scales, strict=True)
-    ]
-    return Box(*start, *(spec.size * scale for scale in scales))
+    geometry = crop_geometry(spec, width, height)
+    across = geometry.cut[0] / geometry.resized[0]  # pixels of the picture for one of the crop
+    down = geometry.cut[1] / geometry.resized[1]
+    left = geometry.cut_from[0] + geometry.crop_from[0] * across
+    top = geometry.cut_from[1] + geometry.crop_from[1] * down
+    return Box(left, top, spec.size * across, spec.size * down)
 
 
 def spread(grid: NDArray[np.float32], box: Box, width: int, height: int) -> NDArray[np.float32]:
-    """Weights (rows, columns) over the box -> (height, width), with the same sum."""
+    """Spread weights over pixels.
+
+    Args:
+        grid: (rows, columns), over ``box``.
+        box: In pixels of the picture.
+        width: Of the picture.
+        height: Of the picture.
+
+    Returns:
+        (height, width), with the sum of ``grid`` if the box lies inside the picture.
+    """
     rows = _shares(grid.shape[0], height, box.top, box.height)
     columns = _shares(grid.shape[1], width, box.left, box.width)
     return np.asarray((rows @ grid).astype(np.float32) @ columns.T.astype(np.float32))
 
 
-def _shares(places: int, pixels: int, start: float, extent: float) -> NDArray[np.float64]:
-    """How much of each place goes to each pixel along one side, (pixels, places): columns add up to 1."""
-    edges = ((np.arange(pixels + 1) - start) * (places / extent)).clip(0, places)
-    offsets = (edges[:, None] - np.arange(-1, places + 1) - 0.5).clip(-1, 1)
+def _shares(cells: int, pixels: int, start: float, extent: float) -> NDArray[np.float64]:
+    """How much of each cell goes to each pixel along one side, (pixels, cells): columns add up to 1."""
+    edges = ((np.arange(pixels + 1) - start) * (cells / extent)).clip(0, cells)
+    offsets = (edges[:, None] - np.arange(-1, cells + 1) - 0.5).clip(-1, 1)
     primitive = 0.5 + offsets - offsets * np.abs(offsets) / 2
-    primitive[:, 1] += primitive[:, 0]  # beyond the outermost centres the outermost place goes on
+    primitive[:, 1] += primitive[:, 0]  # beyond the outermost centres the outermost cell continues
     primitive[:, -2] += primitive[:, -1]
     return np.diff(primitive[:, 1:-1], axis=0)

@@ -1,4 +1,9 @@
-"""A trained model, ready for use: ``lookalike.load(run).embed(pictures)`` and ``.explain(picture)``."""
+"""A trained model, ready for use: ``lookalike.load(run).embed(pictures)`` and ``.explain(picture)``.
+
+On a CPU every picture goes through the network alone. Torch chooses the code of a convolution also by the batch size,
+so in a batch the last bits of a vector would depend on how many other pictures happen to be in it. Alone, a file has
+the same vector, bit for bit, from ``embed``, from an index and from the server (same machine and number of threads).
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,34 +17,52 @@ from PIL import Image
 from torch import Tensor
 
 from lookalike._util.checks import check_count
-from lookalike.data.files import reading_at_least
-from lookalike.data.loading import evaluation_batch, evaluation_loader
+from lookalike.data.loading import evaluation_batch
 from lookalike.data.pictures import Pictures
-from lookalike.inference.heatmap import Explained, evaluation_box, spread
-from lookalike.inference.preprocess import Pixels, Preparation, as_image, batches, listed
+from lookalike.inference.heatmap import Explained, crop_box, spread
+from lookalike.inference.preprocess import Pixels, Preprocess, as_image, as_list, crop_loader, decoded_batches
 from lookalike.models import Embedder, create_backbone, hub, load_model, starts_random
 
 
 def load(run: str | Path, device: torch.device | str | None = None) -> "TrainedModel":
-    """The model in the folder of a run (``model.json`` and ``model.safetensors``), on a GPU if there is one.
+    """Load a trained model.
 
-    ``"hf:owner/name"``, or ``"hf:owner/name@revision"``, fetches these files from the Hugging Face hub.
+    Args:
+        run: Folder with ``model.json`` and ``model.safetensors``, or ``"hf:owner/name"`` or
+            ``"hf:owner/name@revision"`` for a model on the Hugging Face hub.
+        device: Where to compute; None takes a GPU if there is one.
+
+    Returns:
+        The model, in eval mode.
+
+    Raises:
+        ValueError: If there is no such model, or its files do not fit.
     """
     if hub.is_address(run):
         run = hub.fetch(str(run))
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return TrainedModel(load_model(run, device))
+    return TrainedModel(load_model(run, device or _default_device()))
 
 
 def untrained(backbone: str, *, size: int | None = None, device: torch.device | str | None = None) -> "TrainedModel":
-    """A backbone as it comes, its local features averaged: what a trained model has to beat."""
+    """Load a backbone with its pretrained weights and average its local features: the baseline of a trained model.
+
+    Args:
+        backbone: Name as ``lookalike.models.create_backbone`` takes it.
+        size: Side of the input in pixels; None for the backbone's own.
+        device: Where to compute; None takes a GPU if there is one.
+
+    Returns:
+        The model, in eval mode.
+
+    Raises:
+        ValueError: If the backbone has no pretrained weights.
+    """
     if starts_random(backbone):
         raise ValueError(f"{backbone} comes without weights: there is nothing to measure before it is trained")
     network = create_backbone(backbone)
     spec = network.spec if size is None else network.spec.resized(size)
     embedder = Embedder(network, dim=None, pooling="average", input_spec=spec)
-    return TrainedModel(embedder.to(device or ("cuda" if torch.cuda.is_available() else "cpu")))
+    return TrainedModel(embedder.to(device or _default_device()))
 
 
 @torch.inference_mode()
@@ -49,7 +72,7 @@ def embed_batches(
     """Run ``forward`` over batches and join the results on the CPU.
 
     Args:
-        batches: Tensors (B, ...), of at least one batch.
+        batches: Tensors (B, ...), at least one.
         forward: Gives one tensor (B, ...) for a batch, or a tuple of them.
         device: Where ``forward`` computes.
         tick: Called with the number of pictures after every batch, to show progress or to stop by an exception.
@@ -57,48 +80,100 @@ def embed_batches(
     Returns:
         One tensor (n, ...) in float32, or a tuple of them.
     """
-    columns: list[list[Tensor]] = []
-    single = True
+    results: list[Any] = []
     for batch in batches:
-        results = forward(batch.to(device, non_blocking=True))
-        single = isinstance(results, Tensor)
-        if single:
-            results = (results,)
-        columns = columns or [[] for _ in results]
-        for column, result in zip(columns, results, strict=True):
-            column.append(result.float().cpu())
+        results.append(_on_cpu(forward(batch.to(device, non_blocking=True))))
         tick(len(batch))
-    joined = tuple(map(torch.cat, columns))
-    return joined[0] if single else joined
+    return _joined(results)
+
+
+def forward_each(forward: Callable[[Tensor], Any], inputs: Tensor) -> Any:
+    """Run ``forward`` so that the result of a picture does not depend on its batch: one by one on a CPU.
+
+    Args:
+        forward: Gives one tensor (B, ...) for inputs (B, ...), or a tuple of them.
+        inputs: (B, ...). On other devices than a CPU they go through ``forward`` as one batch.
+
+    Returns:
+        What ``forward`` would give for the batch, up to the last bits.
+    """
+    if inputs.device.type != "cpu":
+        return forward(inputs)
+    return _joined([forward(inputs[i : i + 1].clone()) for i in range(len(inputs))])  # clone: aligned in memory
 
 
 class TrainedModel:
-    """Pictures -> vectors, normalised as trained."""
+    """Pictures -> vectors, normalised as trained.
+
+    Args:
+        embedder: The network; it is put into eval mode.
+
+    Attributes:
+        embedder: The network.
+        spec: What the backbone expects of its inputs.
+        preprocess: Makes inputs of pictures.
+        device: Where it computes.
+        distance: The distance between its vectors, "cosine" or "l2".
+    """
 
     def __init__(self, embedder: Embedder) -> None:
         self.embedder = embedder.eval()
         self.spec = embedder.input_spec
+        self.preprocess = Preprocess(self.spec)
         self.device = next(embedder.parameters()).device
         self.distance = embedder.head.distance
-        self._preparation = Preparation(self.spec)
 
     @property
     def dim(self) -> int:
+        """Size of the vectors."""
         return self.embedder.head.dim
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether the pooling weighs places, so that ``explain`` works."""
+        return self.embedder.head.pooling.has_weights
+
     def embed(self, pictures: Sequence[Any] | Any, batch_size: int | None = None) -> NDArray[np.float32]:
-        """Vectors (n, D) of n pictures: paths, PIL images, or arrays of uint8, (H, W), (H, W, 3 or 4); one alone too.
+        """Compute the vectors of pictures.
 
-        A picture that cannot be read raises ``UnreadablePicture`` with its name.
+        Args:
+            pictures: One or several of: path, PIL image, array of uint8 (H, W), (H, W, 3) or (H, W, 4).
+            batch_size: Pictures decoded together and, on a GPU, computed together; None chooses by the device.
+
+        Returns:
+            Vectors (n, D), also for one picture.
+
+        Raises:
+            UnreadablePicture: If a file cannot be read; the error names it.
+            TypeError: If something is not a picture.
         """
-        pictures, _ = listed(pictures)
-        at_least = 2 * self.spec.resize_to  # of a JPEG, which may then be decoded smaller
+        pictures, _ = as_list(pictures)
+        vectors = self._run(pictures, batch_size, lambda i: self.preprocess.read_crop(pictures[i]), self.vectors)
+        return self._no_vectors() if vectors is None else vectors.numpy()
 
-        def crop(i: int) -> Pixels:
-            return self._preparation.crop(as_image(pictures[i], at_least))
+    def embed_table(
+        self, pictures: Pictures, *, workers: int | None = None, tick: Callable[[int], None] = lambda _: None
+    ) -> NDArray[np.float32]:
+        """Compute the vectors of a table of pictures, read by worker processes.
 
-        vectors = self._over(pictures, batch_size, crop, self.embedder)
-        return np.zeros((0, self.dim), np.float32) if vectors is None else vectors.numpy()
+        Args:
+            pictures: The table.
+            workers: Processes that read pictures; None chooses by the machine, 0 reads in this process.
+            tick: Called with the number of pictures after every batch.
+
+        Returns:
+            Vectors (n, D).
+        """
+        if not len(pictures):
+            return self._no_vectors()
+        crops = crop_loader(pictures, self.spec, workers=workers)
+        vectors: Tensor = embed_batches(crops, self.vectors, device=self.device, tick=tick)
+        return vectors.numpy()
+
+    @torch.inference_mode()
+    def vectors(self, crops: Tensor) -> Tensor:
+        """Compute the vectors (B, D) of crops (B, size, size, 3) uint8 that ``preprocess`` made."""
+        return forward_each(self.embedder, self.preprocess.inputs(crops.to(self.device, non_blocking=True)))
 
     @overload
     def explain(self, pictures: str | Path | Image.Image, batch_size: int | None = None) -> Explained: ...
@@ -107,68 +182,80 @@ class TrainedModel:
     @overload
     def explain(self, pictures: Any, batch_size: int | None = None) -> Explained | list[Explained]: ...
     def explain(self, pictures: Any, batch_size: int | None = None) -> Explained | list[Explained]:
-        """What the pooling looked at in a picture, as whatever ``embed`` takes; of several, a list.
+        """Show where in a picture the pooling looked.
 
-        The weights come in the size of the upright picture: see ``lookalike.inference.heatmap``. Raises
-        ValueError where the pooling does not weigh places, ``has_weights`` being False.
+        Args:
+            pictures: As for ``embed``. Files are decoded at full size.
+            batch_size: As for ``embed``.
+
+        Returns:
+            Weights in the size of the upright picture, and more: see ``Explained``. A list for several pictures.
+
+        Raises:
+            ValueError: If the pooling does not weigh places (``has_weights`` is False).
         """
         if not self.has_weights:
             name = self.embedder.settings()["pooling"]["name"]
             raise ValueError(f"the pooling of this model, {name}, does not weigh places: there is nothing to explain")
-        pictures, alone = listed(pictures)
+        pictures, alone = as_list(pictures)
         sizes = [(0, 0)] * len(pictures)
 
         def crop(i: int) -> Pixels:
             image = as_image(pictures[i])
             sizes[i] = image.size
-            return self._preparation.crop(image)
+            return self.preprocess.crop(image)
 
-        def look(images: Tensor) -> tuple[Tensor, Tensor]:
-            seen = self.embedder.explain(images)
-            return seen.heat_maps, seen.attributes
+        def forward(crops: Tensor) -> Any:
+            return forward_each(self._weights, self.preprocess.inputs(crops))
 
-        found = self._over(pictures, batch_size, crop, look)
-        grids, attributes = (found[0].numpy(), found[1].numpy()) if found else ([], [])
-        explained = [
-            self._explained(grid, row, *size) for grid, row, size in zip(grids, attributes, sizes, strict=True)
-        ]
+        results = self._run(pictures, batch_size, crop, forward)
+        if results is None:
+            return []
+        grids, attributes = results
+        explained = []
+        for grid, shares, (width, height) in zip(grids.numpy(), attributes.numpy(), sizes, strict=True):
+            box = crop_box(self.spec, width, height)
+            weights = spread(grid, box, width, height)
+            explained.append(Explained(weights, grid, box, shares if len(shares) else None))
         return explained[0] if alone else explained
 
-    @property
-    def has_weights(self) -> bool:
-        """Whether ``explain`` has something to say."""
-        return self.embedder.head.pooling.has_weights
+    def _weights(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        explanation = self.embedder.explain(inputs)
+        return explanation.heat_maps, explanation.attributes
 
-    def embed_table(
-        self, pictures: Pictures, *, workers: int | None = None, tick: Callable[[int], None] = lambda _: None
-    ) -> NDArray[np.float32]:
-        """Vectors (n, D) of a table of pictures, read by worker processes."""
-        if not len(pictures):
-            return np.zeros((0, self.dim), np.float32)
-        loader = evaluation_loader(reading_at_least(pictures, 2 * self.spec.resize_to), self.spec, workers=workers)
-        vectors: Tensor = embed_batches(
-            (images for images, _, _ in loader), self.embedder, device=self.device, tick=tick
-        )
-        return vectors.numpy()
+    def _no_vectors(self) -> NDArray[np.float32]:
+        return np.zeros((0, self.dim), np.float32)
 
-    def _explained(
-        self, grid: NDArray[np.float32], attributes: NDArray[np.float32], width: int, height: int
-    ) -> Explained:
-        box = evaluation_box(self.spec, width, height)
-        return Explained(spread(grid, box, width, height), grid, box, attributes if len(attributes) else None)
-
-    def _over(
-        self, pictures: list[Any], size: int | None, crop: Callable[[int], Pixels], forward: Callable[[Tensor], Any]
+    def _run(
+        self,
+        pictures: list[Any],
+        batch_size: int | None,
+        crop: Callable[[int], Pixels],
+        forward: Callable[[Tensor], Any],
     ) -> Any:
-        """``forward`` over batches of pictures, the i-th of which ``crop(i)`` reads; None if there are none."""
-        size = evaluation_batch() if size is None else size
-        check_count("batch_size", size)
+        """``forward`` over batches of crops, where ``crop(i)`` reads picture i; None without pictures."""
+        if batch_size is None:
+            batch_size = evaluation_batch()
+        check_count("batch_size", batch_size)
         if not pictures:
             return None
         with ThreadPoolExecutor() as threads:
-            return embed_batches(
-                batches(pictures, size, crop, threads),
-                lambda pixels: forward(self._preparation.numbers(pixels)),
-                device=self.device,
-                tick=lambda _: None,
-            )
+            batches = decoded_batches(pictures, batch_size, crop, threads)
+            return embed_batches(batches, forward, device=self.device, tick=lambda _: None)
+
+
+def _default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _on_cpu(results: Any) -> Any:
+    if isinstance(results, Tensor):
+        return results.float().cpu()
+    return tuple(map(_on_cpu, results))
+
+
+def _joined(results: list[Any]) -> Any:
+    """Results of several batches as one: tensors, or tuples of tensors."""
+    if isinstance(results[0], Tensor):
+        return torch.cat(results)
+    return tuple(map(torch.cat, zip(*results, strict=True)))

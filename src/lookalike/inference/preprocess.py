@@ -1,8 +1,14 @@
-"""Whatever people call pictures -> batches of numbers, decoded by threads while the model computes.
+"""Preprocessing: picture -> crop of bytes -> the numbers that a backbone takes.
 
-What ``evaluation_transform`` does to one picture, number for number, with less work: threads only decode, resize and
-crop, which Pillow does without holding the others up; bytes become numbers for a whole batch at once, on the model's
-device and with the channels last, as bytes come and convolutions like them.
+    picture   path, PIL image or array        read as an upright RGB picture
+    crop      (size, size, 3) uint8           shorter side resized to ``resize_to``, then the middle cut out
+    inputs    (B, 3, size, size) float32      (crop - mean) / std, as the ``InputSpec`` says
+
+Only decoding, resizing and cropping happen per picture, in threads or worker processes. Bytes become numbers on the
+model's device, channels last in memory.
+
+A large JPEG file is decoded at 1/2, 1/4 or 1/8 of its size, but never below ``Preprocess.decode_side``. Every reader
+of files uses that same side, so a file has the same crop wherever it is read. PIL images and arrays keep their pixels.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,31 +21,126 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import Dataset
 
+from lookalike._util.checks import check_count
+from lookalike.data.files import reading_at_least
+from lookalike.data.loading import PictureLoader, evaluation_batch, loader_settings
+from lookalike.data.pictures import Pictures
 from lookalike.data.reading import as_rgb, read_picture
 from lookalike.data.transforms import LONGEST
 from lookalike.models.input_spec import InputSpec
 
-Pixels = NDArray[np.uint8]  # (size, size, 3)
+Pixels = NDArray[np.uint8]
 KINDS = "a picture must be a path, a PIL image or an array of uint8, (H, W), (H, W, 3) or (H, W, 4)"
 
 
-def listed(pictures: Any) -> tuple[list[Any], bool]:
+class CropGeometry(NamedTuple):
+    """How a picture is cut and resized; pairs are (width, height) or (left, top) in pixels."""
+
+    cut_from: tuple[int, int]  # of a picture longer than LONGEST to 1 only the middle is resized
+    cut: tuple[int, int]
+    resized: tuple[int, int]
+    crop_from: tuple[int, int]  # corner of the size x size crop in the resized picture
+
+
+def crop_geometry(spec: InputSpec, width: int, height: int) -> CropGeometry:
+    """How a picture of ``width`` x ``height`` pixels becomes the crop of ``spec``.
+
+    >>> crop_geometry(InputSpec(size=224, resize=256), 512, 1024)
+    CropGeometry(cut_from=(0, 0), cut=(512, 1024), resized=(256, 512), crop_from=(16, 144))
+    """
+    longest = LONGEST * min(width, height)
+    cut_from = (max(0, width - longest) // 2, max(0, height - longest) // 2)
+    cut = (min(width, longest), min(height, longest))
+    shorter = min(cut)
+    resized = (spec.resize_to * cut[0] // shorter, spec.resize_to * cut[1] // shorter)
+    crop_from = (round((resized[0] - spec.size) / 2), round((resized[1] - spec.size) / 2))
+    return CropGeometry(cut_from, cut, resized, crop_from)
+
+
+class Preprocess:
+    """Pictures -> the inputs of a backbone, for evaluation.
+
+    Args:
+        spec: What the backbone expects.
+
+    >>> Preprocess(InputSpec(size=224))(Image.new("RGB", (640, 480))).shape
+    torch.Size([3, 224, 224])
+    """
+
+    def __init__(self, spec: InputSpec) -> None:
+        self.spec = spec
+        self.decode_side = 2 * spec.resize_to  # twice what is needed: a crop of a smaller JPEG looks the same
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """Prepare one upright RGB picture: (3, size, size) float32."""
+        return self.inputs(self.crop(image)[None])[0]
+
+    def crop(self, image: Image.Image) -> Pixels:
+        """Resize and crop one upright RGB picture: (size, size, 3) uint8."""
+        geometry = crop_geometry(self.spec, *image.size)
+        if geometry.cut != image.size:
+            image = image.crop(_corners(geometry.cut_from, geometry.cut))
+        if geometry.resized != image.size:
+            image = image.resize(geometry.resized, Image.Resampling[self.spec.interpolation.upper()])
+        return np.array(image.crop(_corners(geometry.crop_from, (self.spec.size, self.spec.size))))
+
+    def read_crop(self, picture: Any) -> Pixels:
+        """Read a path, PIL image or array and crop it: (size, size, 3) uint8."""
+        return self.crop(as_image(picture, self.decode_side))
+
+    def inputs(self, crops: Tensor | Pixels) -> Tensor:
+        """Normalise crops (B, size, size, 3) uint8: (B, 3, size, size) float32, on the same device."""
+        return to_inputs(crops, self.spec)
+
+    def reading(self, pictures: Pictures) -> Pictures:
+        """The same table, its JPEG files decoded as ``read_crop`` decodes them."""
+        return reading_at_least(pictures, self.decode_side)
+
+
+def to_inputs(pixels: Tensor | Pixels, spec: InputSpec) -> Tensor:
+    """Normalise pixels in memory as a backbone expects them, without resizing.
+
+    Args:
+        pixels: RGB (B, H, W, 3) uint8, an array or a tensor.
+        spec: What the backbone expects.
+
+    Returns:
+        (B, 3, H, W) float32 on the device of ``pixels``, channels last in memory.
+
+    Raises:
+        ValueError: If ``pixels`` have another type or shape.
+    """
+    if isinstance(pixels, np.ndarray):
+        pixels = torch.from_numpy(np.ascontiguousarray(pixels))
+    if pixels.dtype != torch.uint8 or pixels.dim() != 4 or pixels.shape[3] != 3:
+        raise ValueError(f"pixels must be uint8 (B, H, W, 3), got {pixels.dtype} {tuple(pixels.shape)}")
+    values = pixels.permute(0, 3, 1, 2).to(torch.float32)
+    values = values.flip(1) if spec.bgr255 else values.mul_(1 / 255)
+    mean = values.new_tensor(spec.mean).view(3, 1, 1)
+    std = values.new_tensor(spec.std).view(3, 1, 1)
+    return values.sub_(mean).div_(std)
+
+
+def as_list(pictures: Any) -> tuple[list[Any], bool]:
     """One picture or several -> a list, and whether it was one."""
-    alone = isinstance(pictures, (str, Path, Image.Image)) or getattr(pictures, "ndim", None) in (2, 3)
-    if not alone and not isinstance(pictures, Iterable):
+    if isinstance(pictures, (str, Path, Image.Image)) or getattr(pictures, "ndim", None) in (2, 3):
+        return [pictures], True
+    if not isinstance(pictures, Iterable):
         raise TypeError(f"{KINDS}, or several of them, got {type(pictures).__name__}")
-    return [pictures] if alone else list(pictures), alone
+    return list(pictures), False
 
 
 def as_image(picture: Any, at_least: int | None = None) -> Image.Image:
-    """The upright picture in RGB; ``at_least`` as for ``read_picture``."""
+    """The upright RGB picture of a path, PIL image or array; ``at_least`` as in ``read_picture``."""
     if isinstance(picture, (str, Path)):
         return read_picture(picture, at_least=at_least)
     if isinstance(picture, Image.Image):
         return as_rgb(picture)
     array = np.asarray(picture)
-    if array.dtype != np.uint8 or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))):
+    colours = array.shape[2] if array.ndim == 3 else None
+    if array.dtype != np.uint8 or not (array.ndim == 2 or colours in (3, 4)):
         raise TypeError(f"{KINDS}, got {array.dtype} of shape {array.shape}")
     if not array.size:
         raise ValueError(f"a picture must have pixels, got an array of shape {array.shape}")
@@ -47,67 +148,54 @@ def as_image(picture: Any, at_least: int | None = None) -> Image.Image:
     return image if image.mode == "RGB" else as_rgb(image)
 
 
-class Placement(NamedTuple):
-    """What ``evaluation_transform`` does to a picture of some size, as (width, height) or (left, top) in pixels."""
-
-    cut_from: tuple[int, int]  # of a picture longer than LONGEST to 1 only the middle is resized
-    cut: tuple[int, int]
-    resized: tuple[int, int]
-    crop_from: tuple[int, int]  # then this is the corner of the size x size that go in
-
-
-def placement(spec: InputSpec, width: int, height: int) -> Placement:
-    """
-    >>> placement(InputSpec(size=224, resize=256), 512, 1024)
-    Placement(cut_from=(0, 0), cut=(512, 1024), resized=(256, 512), crop_from=(16, 144))
-    """
-    longest = LONGEST * min(width, height)
-    cut_from = (max(0, width - longest) // 2, max(0, height - longest) // 2)
-    cut = (min(width, longest), min(height, longest))
-    resized = (spec.resize_to * cut[0] // min(cut), spec.resize_to * cut[1] // min(cut))
-    return Placement(cut_from, cut, resized, (round((resized[0] - spec.size) / 2), round((resized[1] - spec.size) / 2)))
-
-
-class Preparation:
-    """``evaluation_transform`` in two halves: ``crop``, for each picture, and ``numbers``, for a batch."""
-
-    def __init__(self, spec: InputSpec) -> None:
-        self.spec = spec
-
-    def crop(self, image: Image.Image) -> Pixels:
-        """The upright RGB picture -> (size, size, 3)."""
-        place = placement(self.spec, *image.size)
-        if place.cut != image.size:
-            image = image.crop(_box(place.cut_from, place.cut))
-        if place.resized != image.size:
-            image = image.resize(place.resized, Image.Resampling[self.spec.interpolation.upper()])
-        return np.asarray(image.crop(_box(place.crop_from, (self.spec.size, self.spec.size))))
-
-    def numbers(self, pixels: Tensor) -> Tensor:
-        """uint8 (B, size, size, 3) -> float32 (B, 3, size, size), channels last in memory."""
-        values = pixels.permute(0, 3, 1, 2).to(torch.float32)
-        values = values.flip(1) if self.spec.bgr255 else values.mul_(1 / 255)
-        mean, std = (values.new_tensor(each).view(3, 1, 1) for each in (self.spec.mean, self.spec.std))
-        return values.sub_(mean).div_(std)
-
-
-def _box(corner: tuple[int, int], sides: tuple[int, int]) -> tuple[int, int, int, int]:
-    return (*corner, corner[0] + sides[0], corner[1] + sides[1])
-
-
-def batches(
+def decoded_batches(
     pictures: list[Any], size: int, crop: Callable[[int], Pixels], threads: ThreadPoolExecutor
 ) -> Iterator[Tensor]:
-    """uint8 (B, size, size, 3), of which ``crop(i)`` makes the i-th; while one is computed the next is decoded."""
+    """Batches (B, size, size, 3) uint8, where ``crop(i)`` reads picture i; the next one is decoded ahead by threads."""
 
-    def decode(first: int) -> list[Future[Pixels]]:
-        batch = range(first, min(first + size, len(pictures)))
-        for i in batch:
+    def submit(first: int) -> list[Future[Pixels]]:
+        numbers = range(first, min(first + size, len(pictures)))
+        for i in numbers:
             if isinstance(pictures[i], Image.Image):
-                pictures[i].load()  # here: two threads must not decode one picture, should it come twice
-        return [threads.submit(crop, i) for i in batch]
+                pictures[i].load()  # here, since two threads must not decode the same object
+        return [threads.submit(crop, i) for i in numbers]
 
-    ahead = decode(0)
+    ahead = submit(0)
     for first in range(0, len(pictures), size):
-        current, ahead = ahead, decode(first + size)
+        current, ahead = ahead, submit(first + size)
         yield torch.from_numpy(np.stack([future.result() for future in current]))
+
+
+def crop_loader(
+    pictures: Pictures, spec: InputSpec, batch_size: int | None = None, workers: int | None = None
+) -> PictureLoader:
+    """Crops of a table's pictures, in order, as batches (B, size, size, 3) uint8.
+
+    Args:
+        pictures: The table; large JPEG files are decoded at reduced size.
+        spec: What the backbone expects.
+        batch_size: Pictures in a batch; None chooses by the device.
+        workers: Processes that read pictures; None chooses by the machine.
+    """
+    if batch_size is None:
+        batch_size = evaluation_batch()
+    check_count("batch_size", batch_size)
+    if workers is None and len(pictures) <= batch_size:
+        workers = 0  # starting a process takes longer
+    return PictureLoader(_CropSet(pictures, spec), batch_size=batch_size, **loader_settings(workers))
+
+
+class _CropSet(Dataset[Pixels]):
+    def __init__(self, pictures: Pictures, spec: InputSpec) -> None:
+        self.preprocess = Preprocess(spec)
+        self.pictures = self.preprocess.reading(pictures)
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, index: int) -> Pixels:
+        return self.preprocess.crop(self.pictures.image(index))
+
+
+def _corners(corner: tuple[int, int], sides: tuple[int, int]) -> tuple[int, int, int, int]:
+    return (*corner, corner[0] + sides[0], corner[1] + sides[1])

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from lookalike.inference.model import TrainedModel
+from lookalike.inference.preprocess import Pixels
 
 Vector = NDArray[np.float32]
 
@@ -26,7 +26,7 @@ class QueueFull(Exception):  # noqa: N818 - names the state, as queue.Full does
 
 class _Job(NamedTuple):
     future: "Future[Any]"
-    pixels: Tensor | None  # (3, size, size) of a picture to embed; None for ``work``
+    crop: Pixels | None  # (size, size, 3) of a picture to embed; None for ``work``
     work: Callable[[TrainedModel], Any] | None  # any other use of the model; runs alone
 
 
@@ -56,11 +56,11 @@ class Batcher:
         """Return the number of waiting jobs."""
         return len(self._jobs)
 
-    def embed(self, pixels: Tensor) -> "Future[Vector]":
+    def embed(self, crop: Pixels) -> "Future[Vector]":
         """Queue one picture.
 
         Args:
-            pixels: The preprocessed picture (3, size, size).
+            crop: The picture as the model's ``preprocess`` cropped it, (size, size, 3) uint8.
 
         Returns:
             A future of the vector (D,).
@@ -68,7 +68,7 @@ class Batcher:
         Raises:
             QueueFull: If the queue is full or closed.
         """
-        return self._submit(_Job(Future(), pixels, None))
+        return self._submit(_Job(Future(), crop, None))
 
     def run(self, work: Callable[[TrainedModel], Any]) -> "Future[Any]":
         """Queue ``work(model)``, which runs alone.
@@ -146,11 +146,9 @@ class Batcher:
     def _results(self, jobs: list[_Job]) -> list[Any]:
         if jobs[0].work is not None:
             return [jobs[0].work(self._model)]
-        return list(self._embed([job.pixels for job in jobs if job.pixels is not None]))
+        return list(self._embed([job.crop for job in jobs if job.crop is not None]))
 
-    @torch.inference_mode()
-    def _embed(self, pixels: list[Tensor]) -> Vector:
-        self._observe(len(pixels))
-        batch = torch.stack(pixels).to(self._model.device, non_blocking=True)
-        vectors: Vector = self._model.embedder(batch).float().cpu().numpy()
+    def _embed(self, crops: list[Pixels]) -> Vector:
+        self._observe(len(crops))
+        vectors: Vector = self._model.vectors(torch.from_numpy(np.stack(crops))).float().cpu().numpy()
         return vectors

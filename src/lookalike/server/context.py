@@ -12,13 +12,12 @@ import numpy as np
 from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyHeader
 from PIL import Image
-from torch import Tensor
 
-from lookalike.data.transforms import evaluation_transform
 from lookalike.index.base import Index
 from lookalike.index.items import Item
 from lookalike.index.storage import IndexInUse
 from lookalike.inference.model import TrainedModel
+from lookalike.inference.preprocess import Pixels
 from lookalike.server.batching import Batcher, QueueFull, Vector
 from lookalike.server.collection import Collection
 from lookalike.server.errors import RETRY, ApiError, busy, invalid
@@ -55,8 +54,7 @@ class Context:
         self.metrics = Metrics()
         self.batcher = Batcher(model, queue=limits.queue, batch=limits.batch, observe=self.metrics.batches.observe)
         self.metrics.watch_queue(lambda: len(self.batcher))
-        self.decode_side = 2 * model.spec.resize_to
-        self._transform = evaluation_transform(model.spec)
+        self.decode_side = model.preprocess.decode_side
         self._picture_threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="pictures")
         self._index_threads = ThreadPoolExecutor(INDEX_THREADS, thread_name_prefix="index")
 
@@ -132,11 +130,10 @@ class Context:
             raise invalid("the model has no vector for this picture: the result is zero or not finite")
         return vector
 
-    def _preprocess(self, picture: Image.Image, crop: Crop | None) -> Tensor:
+    def _preprocess(self, picture: Image.Image, crop: Crop | None) -> Pixels:
         if crop is not None:
             picture = crop.of(picture)
-        pixels: Tensor = self._transform(picture)
-        return pixels
+        return self.model.preprocess.crop(picture)
 
     async def in_model(self, submit: Callable[[], "Future[T]"]) -> T:
         """Submit work to the model's queue and wait for its result.

@@ -12,7 +12,7 @@ from lookalike.server.context import Context
 from lookalike.server.errors import invalid, responses, with_timeout
 from lookalike.server.keys import Access
 from lookalike.server.limits import LARGEST_SIDE, MOST_ITEMS
-from lookalike.server.pictures import as_jpeg
+from lookalike.server.pictures import Crop, as_jpeg
 from lookalike.server.schemas import Added, Deleted, Items, OneItem
 from lookalike.server.uploads import form_openapi, read_form
 
@@ -109,8 +109,8 @@ def routes(context: Context) -> APIRouter:
         check_entry(label, metadata)
 
         async def prepare() -> tuple[bytes, Vector]:
+            vector = await context.embed(await context.decode_upload(data, Crop()))  # decoded as for POST /embed
             picture = await context.decode_upload(data)
-            vector = await context.embed(picture)
             jpeg = await context.in_picture_thread(as_jpeg, picture, side=LARGEST_SIDE)
             return jpeg, vector
 

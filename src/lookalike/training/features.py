@@ -15,11 +15,13 @@ from torch.utils.data import Dataset
 from lookalike._util.hashing import digest
 from lookalike.data.loading import PictureLoader, default_workers, evaluation_batch
 from lookalike.data.pictures import Pictures, Reader
-from lookalike.data.transforms import Crop, evaluation_transform, training_transform
+from lookalike.data.transforms import Crop, training_transform
+from lookalike.inference.model import forward_each
+from lookalike.inference.preprocess import Preprocess
 from lookalike.models.input_spec import InputSpec
 from lookalike.training.feature_store import FeatureStore
 
-TRANSFORMS = 1  # to be raised when a transform changes, so that no old features are taken for new ones
+TRANSFORMS = 2  # to be raised when a transform changes, so that no old features are taken for new ones
 
 
 class View(NamedTuple):
@@ -67,16 +69,18 @@ class FeatureCache:
     @torch.inference_mode()
     def compute(self, images: Tensor) -> NDArray[np.float16]:
         """(B, 3, H, W) -> (B, N, C) in half precision."""
-        return self.backbone(images.to(self.device)).half().cpu().numpy()
+        features: Tensor = forward_each(self.backbone, images.to(self.device))
+        return features.half().cpu().numpy()
 
     def missing(self, wanted: Sequence[tuple[Pictures, int]]) -> list[View]:
         """What is not there yet, of every (pictures, number of views)."""
         views: dict[str, View] = {}
         for pictures, count in wanted:
+            read_alike = Preprocess(self.spec).reading(pictures)
             for number in range(count):
                 keys = self._keys(pictures, number)
                 views.update(
-                    (key, View(key, pictures, i, number)) for i, key in enumerate(keys) if key not in self.store
+                    (key, View(key, read_alike, i, number)) for i, key in enumerate(keys) if key not in self.store
                 )
         return list(views.values())
 
@@ -121,7 +125,7 @@ class _ViewSet(Dataset[tuple[Tensor, int, int]]):
 
     def __init__(self, views: Sequence[View], spec: InputSpec, crop: Crop, flip: bool) -> None:
         self.views = views
-        self.plain = evaluation_transform(spec)
+        self.plain = Preprocess(spec)
         self.augmented = training_transform(spec, crop=crop, flip=flip)
 
     def __len__(self) -> int:

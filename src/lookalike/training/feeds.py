@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lookalike.data.loading import evaluation_loader, training_loader
+from lookalike.data.loading import training_loader
 from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
+from lookalike.inference.preprocess import crop_loader, to_inputs
 from lookalike.models.input_spec import InputSpec
 from lookalike.training.evaluation import share
 from lookalike.training.features import FeatureCache
@@ -57,8 +58,8 @@ class PictureFeed:
 
     def evaluation(self, pictures: Pictures, rank: int = 0, world_size: int = 1) -> Iterator[Tensor]:
         part = pictures.take(share(len(pictures), rank, world_size))
-        for images, _, _ in evaluation_loader(part, self.spec, workers=self.workers):
-            yield images
+        for crops in crop_loader(part, self.spec, workers=self.workers):
+            yield to_inputs(crops, self.spec)
 
 
 class FeatureFeed:
