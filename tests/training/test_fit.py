@@ -10,7 +10,7 @@ from torch.nn.functional import mse_loss
 from lookalike.objectives import Loss
 from lookalike.training import RunFailed, fit
 from lookalike.training.loop import Progress
-from lookalike.training.rates import Rates
+from lookalike.training.optim import LRSchedule
 
 
 class Regression(nn.Module):
@@ -121,7 +121,7 @@ def test_continues_from_progress() -> None:
         model, progress = learner(), Progress()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
         for steps in parts:
-            schedule = Rates(optimizer, "constant", 6)
+            schedule = LRSchedule(optimizer, "constant", 6)
             fit(model, batches(progress.step), optimizer, steps=steps, lr_schedule=schedule, progress=progress)
         assert progress.step == 6
         weights.append(model.linear.weight.detach().clone())

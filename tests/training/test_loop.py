@@ -360,3 +360,13 @@ def test_more_steps_can_be_asked_for_later(class_folders: Path, tmp_path: Path) 
     assert_same(tmp_path / "at once", tmp_path / "later")
     assert RunFolder(tmp_path / "later").read_settings() == replace(before, steps=8), "or the next would ask for fewer"
     assert main(["train", "--out", str(tmp_path / "later"), "--resume"]) == 0
+
+
+def test_the_mean_of_the_weights_forgets_prototypes_from_before_their_start(
+    class_folders: Path, tmp_path: Path
+) -> None:
+    train(settings(class_folders, tmp_path / "run", ema=0.9999, steps=10))  # prototypes start in the eighth step
+    state = torch.load(tmp_path / "run" / "state" / "last.pt", weights_only=True)
+    name = next(name for name in state["mean"] if name.endswith("pooling.prototypes"))
+    current = state["learner"][f"model.{name}"]
+    assert torch.cosine_similarity(state["mean"][name], current).min() > 0.99

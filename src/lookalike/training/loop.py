@@ -24,7 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from lookalike._util.signals import RunFailed
 from lookalike.models.backbone import in_eval_mode
 from lookalike.objectives import Loss
-from lookalike.training.rates import Rates
+from lookalike.training.optim import LRSchedule
 
 ALL_STEPS_DONE = "all steps are done"
 Metrics = dict[str, float]
@@ -78,7 +78,7 @@ def fit(
     monitor: str = "MAP@R",
     patience: int | None = None,
     restore_best: nn.Module | None = None,
-    lr_schedule: LRScheduler | Rates | None = None,
+    lr_schedule: LRScheduler | LRSchedule | None = None,
     accumulate: int = 1,
     clip_norm: float | None = None,
     clip_value: float | None = None,
@@ -102,7 +102,7 @@ def fit(
         monitor: The metric that decides which evaluation is best; higher is better.
         patience: Stop after so many evaluations without improvement; None: never.
         restore_best: Module whose weights are set back to those of the best evaluation at the end.
-        lr_schedule: A torch scheduler, stepped after every step, or ``lookalike.training.rates.Rates``.
+        lr_schedule: A torch scheduler, stepped after every step, or ``lookalike.training.optim.LRSchedule``.
         accumulate: Batches per step; their gradients are averaged.
         clip_norm: Largest norm of the gradient; None: no limit.
         clip_value: Largest absolute entry of the gradient; None: no limit.
@@ -148,7 +148,7 @@ def fit(
             is_best = update_best(progress, metrics, monitor)
             if metrics:
                 evaluations.append((progress.step, metrics))
-                if isinstance(lr_schedule, Rates):
+                if isinstance(lr_schedule, LRSchedule):
                     lr_schedule.report(metrics[monitor])
             if is_best and restore_best is not None:
                 best_weights = {name: value.clone() for name, value in restore_best.state_dict().items()}
@@ -197,7 +197,7 @@ class Stepper:
     optimizer: Optimizer
     fabric: Fabric
     seed: int
-    lr_schedule: LRScheduler | Rates | None
+    lr_schedule: LRScheduler | LRSchedule | None
     accumulate: int
     clip_norm: float | None
     clip_value: float | None
@@ -206,7 +206,7 @@ class Stepper:
     def step(self, number: int) -> Loss:
         """Take step ``number``, counted from 0, over ``accumulate`` batches; return their mean loss, detached."""
         torch.manual_seed(_mix(self.seed, number, self.fabric.global_rank))
-        if isinstance(self.lr_schedule, Rates):
+        if isinstance(self.lr_schedule, LRSchedule):
             self.lr_schedule.set_for(number)
         totals: dict[str, Tensor] = {}
         for turn in range(self.accumulate):

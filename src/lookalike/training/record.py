@@ -16,8 +16,7 @@ from lookalike.training.assembly import Assembly
 from lookalike.training.ccp import ProxyProblems
 from lookalike.training.log import Log
 from lookalike.training.loop import Progress
-from lookalike.training.mean_weights import MeanWeights
-from lookalike.training.rates import Rates
+from lookalike.training.optim import EMA, LRSchedule
 
 
 class Record:
@@ -28,9 +27,9 @@ class Record:
         parts: Assembly,
         learner: nn.Module,
         optimiser: Optimizer,
-        rates: Rates,
+        rates: LRSchedule,
         problems: ProxyProblems | None,
-        mean: MeanWeights | None,
+        mean: EMA | None,
     ) -> None:
         self.parts, self.settings, self.folder = parts, parts.settings, parts.folder
         self.learner, self.optimiser, self.mean = learner, optimiser, mean

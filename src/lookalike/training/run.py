@@ -17,11 +17,9 @@ from lookalike.training.assembly import Assembly, assemble
 from lookalike.training.ccp import Problem
 from lookalike.training.learner import Learner
 from lookalike.training.loop import evaluation_is_due, fit
-from lookalike.training.mean_weights import MeanWeights
 from lookalike.training.measuring import Measuring
-from lookalike.training.optimiser import create_optimiser
+from lookalike.training.optim import EMA, LRSchedule, create_optimizer
 from lookalike.training.problems import Samples, create_problems, row_of, sentence_of
-from lookalike.training.rates import Rates
 from lookalike.training.record import Record
 from lookalike.training.settings import Settings
 
@@ -64,11 +62,11 @@ class Run:
         self.parts, self.settings, self.fabric, self.display = parts, parts.settings, parts.fabric, parts.display
         settings = parts.settings
         learner = Learner(parts.model, Gathered(parts.objective)).to(self.fabric.device)
-        self.mean = MeanWeights(learner.model, settings.ema) if settings.ema else None
+        self.mean = EMA(learner.model, settings.ema) if settings.ema else None
         self.learner, self.optimiser = self.fabric.setup(
-            learner, create_optimiser(learner.model, learner.objective, settings)
+            learner, create_optimizer(learner.model, learner.objective, settings)
         )
-        self.rates = Rates(self.optimiser, settings.schedule, settings.steps, settings.warm_up or 0)
+        self.rates = LRSchedule(self.optimiser, settings.schedule, settings.steps, settings.warm_up or 0)
         self.measuring, self.samples = Measuring(parts), Samples(parts)
         self.problems = create_problems(parts, learner.model, self.measuring)
         self.record = Record(parts, learner, self.optimiser, self.rates, self.problems, self.mean)

@@ -7,7 +7,7 @@ from torch.optim import SGD, Adam, AdamW
 
 from lookalike import objectives
 from lookalike.models import Embedder, create_backbone, freeze
-from lookalike.training.optimiser import create_optimiser
+from lookalike.training.optim import create_optimizer
 from lookalike.training.settings import Settings
 
 
@@ -23,7 +23,7 @@ def settings(**changes: object) -> Settings:
 
 def test_every_parameter_once_at_its_rate(embedder: Embedder) -> None:
     proxies = objectives.create("proxy-anchor", classes=5, dim=8)
-    optimiser = create_optimiser(embedder, proxies, settings())
+    optimiser = create_optimizer(embedder, proxies, settings())
     groups = {group["name"]: group for group in optimiser.param_groups}
     table = {name: (group["lr"], group["weight_decay"], group["waits"]) for name, group in groups.items()}
     assert table == {
@@ -43,7 +43,7 @@ def test_label_embeddings_do_not_have_the_rate_of_proxies(embedder: Embedder) ->
     proxies, labels = objectives.create("proxy-anchor", classes=5, dim=8), objectives.ZeroShot(classes=5, dim=8)
     both = objectives.Gathered(objectives.Composed({"metric": (0.9, proxies), "zero-shot": (0.1, labels)}))
     for multiple, rate in ((1.0, 1e-2), (3.0, 3e-2)):
-        optimiser = create_optimiser(embedder, both, settings(label_lr=multiple))
+        optimiser = create_optimizer(embedder, both, settings(label_lr=multiple))
         groups = {group["name"]: group for group in optimiser.param_groups}
         assert groups["loss"]["params"] == [proxies.proxies]
         assert groups["loss"]["lr"] == pytest.approx(1.0)
@@ -56,17 +56,17 @@ def test_label_embeddings_do_not_have_the_rate_of_proxies(embedder: Embedder) ->
 
 def test_the_head_alone(embedder: Embedder) -> None:
     pairs = objectives.create("contrastive")
-    optimiser = create_optimiser(embedder.head, pairs, settings())
+    optimiser = create_optimizer(embedder.head, pairs, settings())
     assert [group["name"] for group in optimiser.param_groups] == ["pooling", "head"]
     assert not any(group["waits"] for group in optimiser.param_groups)
     frozen = Embedder(create_backbone("resnet20"), dim=8)
     freeze(frozen.backbone)
-    assert [group["name"] for group in create_optimiser(frozen, pairs, settings()).param_groups] == ["pooling", "head"]
+    assert [group["name"] for group in create_optimizer(frozen, pairs, settings()).param_groups] == ["pooling", "head"]
 
 
 @pytest.mark.parametrize(("name", "kind"), [("adam", Adam), ("adamw", AdamW), ("sgd", SGD)])
 def test_kinds(name: str, kind: type, embedder: Embedder) -> None:
-    optimiser = create_optimiser(embedder, nn.Module(), settings(optimiser=name, betas=(0.8, 0.95)))
+    optimiser = create_optimizer(embedder, nn.Module(), settings(optimiser=name, betas=(0.8, 0.95)))
     assert type(optimiser) is kind
     for group in optimiser.param_groups:
         assert group["momentum"] == 0.8 if name == "sgd" else group["betas"] == (0.8, 0.95)
@@ -77,7 +77,7 @@ def test_decay_is_coupled_in_adam_and_not_in_adamw() -> None:
     for name, expected in (("adam", 1 - 1e-2), ("adamw", 1 - 1e-2 * 0.25)):
         model = nn.Linear(2, 2, bias=False).double()
         nn.init.ones_(model.weight)
-        optimiser = create_optimiser(model, nn.Module(), settings(optimiser=name))
+        optimiser = create_optimizer(model, nn.Module(), settings(optimiser=name))
         model.weight.grad = torch.zeros_like(model.weight)
         optimiser.step()
         torch.testing.assert_close(model.weight.detach(), torch.full((2, 2), expected, dtype=torch.float64))

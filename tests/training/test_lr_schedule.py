@@ -8,7 +8,7 @@ import torch
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from lookalike.training.rates import Rates
+from lookalike.training.optim import LRSchedule
 
 
 def optimiser() -> SGD:
@@ -16,13 +16,13 @@ def optimiser() -> SGD:
     return SGD([{"params": [head], "lr": 0.8}, {"params": [backbone], "lr": 0.1, "waits": True}], lr=1.0)
 
 
-def rates_at(rates: Rates, step: int) -> list[float]:
+def rates_at(rates: LRSchedule, step: int) -> list[float]:
     rates.set_for(step)
-    return [group["lr"] for group in rates.optimiser.param_groups]
+    return [group["lr"] for group in rates.optimizer.param_groups]
 
 
 def test_constant() -> None:
-    rates = Rates(optimiser(), "constant", steps=10)
+    rates = LRSchedule(optimiser(), "constant", steps=10)
     for step in (0, 5, 10, 99):
         assert rates_at(rates, step) == [0.8, 0.1]
     rates.report(1.0)
@@ -32,7 +32,7 @@ def test_constant() -> None:
 
 
 def test_cosine() -> None:
-    rates = Rates(optimiser(), "cosine", steps=8)
+    rates = LRSchedule(optimiser(), "cosine", steps=8)
     half = 1 / sqrt(2)
     for step, share in {0: 1.0, 2: (1 + half) / 2, 4: 0.5, 6: (1 - half) / 2, 8: 0.0, 20: 0.0}.items():
         assert rates_at(rates, step) == pytest.approx([0.8 * share, 0.1 * share], abs=1e-12)
@@ -41,14 +41,14 @@ def test_cosine() -> None:
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "plateau"])
 def test_only_the_backbone_waits(schedule: str) -> None:
-    rates = Rates(optimiser(), schedule, steps=1000, warm_up=3)  # type: ignore[arg-type]
+    rates = LRSchedule(optimiser(), schedule, steps=1000, warm_up=3)  # type: ignore[arg-type]
     assert [rates_at(rates, step)[1] == 0 for step in range(5)] == [True, True, True, False, False]
     assert all(rates_at(rates, step)[0] > 0.79 for step in range(5))
     assert rates_at(rates, 3)[1] == pytest.approx(0.1, rel=1e-4)  # and not slowly
 
 
 def test_plateau_by_hand() -> None:
-    rates = Rates(optimiser(), "plateau", steps=1000)
+    rates = LRSchedule(optimiser(), "plateau", steps=1000)
     heard = []
     # one good figure, then equal ones, which are no better: halved at the fifth, the two after it do not count
     for figure in [0.5] + 13 * [0.5]:
@@ -63,7 +63,7 @@ def test_plateau_by_hand() -> None:
 def test_plateau_as_torch_counts_it(seed: int) -> None:
     chance = np.random.default_rng(seed)
     figures = (chance.integers(0, 10 + 5 * seed, 120) + np.arange(120) * chance.choice([0, 0.1])).tolist()
-    ours = Rates(optimiser(), "plateau", steps=1000)
+    ours = LRSchedule(optimiser(), "plateau", steps=1000)
     theirs = ReduceLROnPlateau(optimiser(), mode="max", factor=0.5, patience=4, cooldown=2, threshold=0)
     for figure in figures:
         ours.report(figure)
@@ -77,11 +77,11 @@ def test_plateau_as_torch_counts_it(seed: int) -> None:
 @pytest.mark.parametrize("after", range(1, 16))
 def test_state_in_the_middle(after: int) -> None:
     figures = [0.1, 0.3, *7 * [0.2], 0.4, *7 * [0.3]]
-    whole, first = (Rates(optimiser(), "plateau", steps=50, warm_up=2) for _ in range(2))
+    whole, first = (LRSchedule(optimiser(), "plateau", steps=50, warm_up=2) for _ in range(2))
     for figure in figures[:after]:
         whole.report(figure)
         first.report(figure)
-    second = Rates(optimiser(), "plateau", steps=50, warm_up=2)
+    second = LRSchedule(optimiser(), "plateau", steps=50, warm_up=2)
     second.load_state_dict(first.state_dict())
     for figure in figures[after:]:
         whole.report(figure)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lookalike.training.mean_weights import MeanWeights
+from lookalike.training.optim import EMA
 
 
 def model() -> nn.Module:
@@ -23,7 +23,7 @@ def test_closed_formula() -> None:
     # mean_n = decay^n w_0 + (1 - decay) sum_i decay^(n - i) w_i
     torch.manual_seed(0)
     module, decay = model(), 0.9
-    mean = MeanWeights(module, decay)
+    mean = EMA(module, decay)
     weights = [module[0].weight.detach().clone()]  # type: ignore[index]
     for _ in range(6):
         shift(module, torch.randn(2, 3, dtype=torch.float64))
@@ -36,7 +36,7 @@ def test_closed_formula() -> None:
 
 def test_in_place_shows_the_mean_and_gives_the_weights_back() -> None:
     module = model()
-    mean = MeanWeights(module, 0.5)
+    mean = EMA(module, 0.5)
     before = module[0].weight.detach().clone()  # type: ignore[index]
     shift(module, torch.ones(2, 3))
     mean.update()
@@ -53,7 +53,7 @@ def test_in_place_shows_the_mean_and_gives_the_weights_back() -> None:
 
 def test_buffers_and_frozen_parameters_stay_the_models_own() -> None:
     module = model()
-    mean = MeanWeights(module, 0.5)
+    mean = EMA(module, 0.5)
     with torch.no_grad():
         module[0].bias += 1  # type: ignore[index]
     module.train()(torch.randn(4, 3, dtype=torch.float64))
@@ -65,7 +65,7 @@ def test_buffers_and_frozen_parameters_stay_the_models_own() -> None:
 
 def test_restart_forgets() -> None:
     module = model()
-    mean = MeanWeights(module, 0.9)
+    mean = EMA(module, 0.9)
     shift(module, torch.ones(2, 3))
     mean.restart()
     assert torch.equal(mean.mean["0.weight"], module[0].weight)  # type: ignore[index]
@@ -75,11 +75,11 @@ def test_restart_forgets() -> None:
 
 def test_state_round_trip() -> None:
     module = model()
-    mean = MeanWeights(module, 0.9)
+    mean = EMA(module, 0.9)
     shift(module, torch.ones(2, 3))
     mean.update()
     state = {name: value.clone() for name, value in mean.state_dict().items()}
-    again = MeanWeights(module, 0.9)
+    again = EMA(module, 0.9)
     assert not torch.equal(again.mean["0.weight"], mean.mean["0.weight"])
     again.load_state_dict(state)
     for _ in range(2):
