@@ -113,7 +113,7 @@ def test_a_key_covers_settings_code_and_data_but_not_the_machine(
     assert replace(cell, settings=replace(cell.settings, steps=5)).key != cell.key
     assert replace(cell, settings=replace(cell.settings, seed=5)).key != cell.key
     assert replace(cell, fingerprint="other").key != cell.key
-    monkeypatch.setattr("lookalike.experiments.cells.RESULTS_VERSION", "other")
+    monkeypatch.setattr("lookalike.experiments.cells.RESULTS_VERSION", 3)
     assert replace(cell).key != cell.key
 
 

@@ -18,14 +18,19 @@ sys.path.append(str(Path(__file__).parents[1] / "report"))
 from fake_benchmark import write_failure, write_result
 
 from lookalike.experiments import joined as joining
-from lookalike.experiments.joined import JoinError, join, joined
-from lookalike.experiments.results import differing, read, read_results, shared_settings
-from lookalike.experiments.rows import Row, sections
+from lookalike.experiments.joined import JoinError, join_row, join_vectors
+from lookalike.experiments.results import differing_settings, read_results, shared_settings
+from lookalike.experiments.rows import Row, Section, group_sections
 from lookalike.experiments.significance import compare
 
 
+def sections(out: Path, planned_folds: dict[str, int] | None = None) -> list[Section]:
+    cells, _ = read_results(out)
+    return group_sections(cells, planned_folds or {})
+
+
 def rows(out: Path) -> dict[str, Row]:
-    [section] = sections(read(out))
+    [section] = sections(out)
     return {row.title: row for row in section.rows}
 
 
@@ -51,9 +56,9 @@ def test_four_folds_of_three_repeats_are_81_combinations(tmp_path: Path) -> None
     assert summary is not None
     assert summary == pytest.approx((np.mean(listed), np.std(listed, ddof=1), max(listed), 81))
     combinations = row.combinations()
-    assert len({tuple(model.place for model in models) for models in combinations}) == 81
+    assert len({tuple(model.run for model in models) for models in combinations}) == 81
     assert all([model.fold for model in models] == [0, 1, 2, 3] for models in combinations)
-    assert len({tuple(model.place for model in models) for models in row.combinations(most=10)}) == 10
+    assert len({tuple(model.run for model in models) for models in row.combinations(most=10)}) == 10
     assert row.is_complete
 
 
@@ -91,16 +96,16 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 
 def test_a_protocol_may_plan_more_folds_than_were_begun(tmp_path: Path) -> None:
     write_result(tmp_path, 0.3)
-    [section] = sections(read(tmp_path), {"ours": 2})
+    [section] = sections(tmp_path, {"ours": 2})
     assert section.rows[0].missing == ((1, 0),)
 
 
 def test_versions_of_the_code_and_of_the_test_pictures_stay_apart(tmp_path: Path) -> None:
-    write_result(tmp_path, 0.2, code="old")
-    write_result(tmp_path, 0.4, code="new")
-    write_result(tmp_path, 0.6, code="new", test_pictures="t1", key="k")
-    found = sections(read(tmp_path))
-    assert [(section.code, section.tested) for section in found] == [("new", "t1"), ("new", "t0"), ("old", "t0")]
+    write_result(tmp_path, 0.2, version="old")
+    write_result(tmp_path, 0.4, version="new")
+    write_result(tmp_path, 0.6, version="new", test_pictures="t1", key="k")
+    found = sections(tmp_path)
+    assert [(section.version, section.tested) for section in found] == [("new", "t1"), ("new", "t0"), ("old", "t0")]
     assert [section.rows[0].results[0].test["MAP@R"] for section in found] == [0.6, 0.4, 0.2]
     assert all(len(section.results) == 1 for section in found)
 
@@ -123,26 +128,26 @@ def test_what_each_run_decides_for_itself_does_not_tear_rows_apart(tmp_path: Pat
         "c2 + average [steps=100]": 3,
         "c2 + average [steps=200]": 3,
     }
-    assert all(row.mixed == ("lr",) for row in found.values())
+    assert all(row.differing == ("lr",) for row in found.values())
 
 
 def test_a_row_says_if_its_models_differ_and_takes_the_latest(tmp_path: Path) -> None:
     write_result(tmp_path, 0.2, 0, 0, settings={"lr": 1.0})
     write_result(tmp_path, 0.4, 0, 1, settings={"lr": 2.0})
-    assert rows(tmp_path)["c2 + average"].mixed == ("lr",)
+    assert rows(tmp_path)["c2 + average"].differing == ("lr",)
     again = tmp_path / "again"
     write_result(again, 0.2, key="a")
     write_result(again, 0.4, key="b")
     [row] = rows(again).values()
     assert row.results[0].test["MAP@R"] == 0.4
-    assert [old.key for old in row.left_out] == ["a"]
+    assert [old.key for old in row.older] == ["a"]
 
 
 def test_shared_settings_leave_out_the_seed(tmp_path: Path) -> None:
     write_result(tmp_path, 0.2, 0, 0, settings={"lr": 1.0, "dim": 128})
     write_result(tmp_path, 0.2, 0, 1, settings={"lr": 2.0, "dim": 128})
-    results = read_results(tmp_path)
-    assert differing(results) == ["lr"]
+    results, _ = read_results(tmp_path)
+    assert differing_settings(results) == ["lr"]
     assert shared_settings(results) == {"backbone": "resnet20", "dim": 128, "monitor": "MAP@R", "steps": 300}
 
 
@@ -153,12 +158,12 @@ def test_damaged_cells_are_listed_and_others_are_read(tmp_path: Path) -> None:
     content = json.loads((folder / "result.json").read_text())
     del content["best_step"]
     (folder / "result.json").write_text(json.dumps(content))
-    found = read(tmp_path)
-    assert len(found.results) == 1
-    assert [path.name[:3] for path, _ in found.unreadable] == ["001", "002"]
-    assert "'best_step' is missing" in found.unreadable[1][1]
+    results, unreadable = read_results(tmp_path)
+    assert len(results) == 1
+    assert [path.name[:3] for path, _ in unreadable] == ["001", "002"]
+    assert "'best_step' is missing" in unreadable[1][1]
     with pytest.raises(ValueError, match="is not a folder"):
-        read(tmp_path / "nowhere")
+        read_results(tmp_path / "nowhere")
 
 
 def test_the_baseline(tmp_path: Path) -> None:
@@ -171,7 +176,7 @@ def test_the_baseline(tmp_path: Path) -> None:
         ("ms", "max+gsp", ()),
     ):
         write_result(tmp_path, 0.2, loss=loss, pooling=pooling, methods=methods)
-    [section] = sections(read(tmp_path))
+    [section] = sections(tmp_path)
     baselines = {row.title: section.baseline_of(row).title for row in section.rows}
     assert baselines["c1 + gsp"] == baselines["c1 + average"] == "c1 + average"
     assert baselines["c2 + max"] == baselines["c2 + average + ccp"] == "c1 + average"  # the first row
@@ -182,11 +187,11 @@ def test_the_baseline(tmp_path: Path) -> None:
 def test_the_best_repeat_is_chosen_by_what_steered_it(tmp_path: Path) -> None:
     write_result(tmp_path, 0.5, 0, 0, p_at_1=0.6, settings={"monitor": "P@1"})
     write_result(tmp_path, 0.4, 0, 1, p_at_1=0.7, settings={"monitor": "P@1"})
-    best = rows(tmp_path)["c2 + average"].steered()
+    best = rows(tmp_path)["c2 + average"].best_repeat()
     assert best is not None
     assert best.repeat == 1
     write_result(tmp_path, 0.4, 1, 0)
-    assert rows(tmp_path)["c2 + average"].steered() is None
+    assert rows(tmp_path)["c2 + average"].best_repeat() is None
 
 
 def paired(out: Path, ours: list[float], theirs: list[float]) -> tuple[Row, Row]:
@@ -262,8 +267,8 @@ def by_hand(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 def test_joined_models_rank_by_the_mean_of_their_cosines(tmp_path: Path) -> None:
     vectors = with_vectors(tmp_path)
-    found = joined(rows(tmp_path)["c2 + average"], tmp_path)
-    assert (found.dim, found.combinations, len(found.figures)) == (10, 4, 4)
+    found = join_row(rows(tmp_path)["c2 + average"], tmp_path)
+    assert (found.dim, found.combinations, len(found.metrics)) == (10, 4, 4)
     expected = []
     for i, j in product(range(2), range(2)):
         scores = by_hand(vectors[0, i], vectors[1, j])
@@ -271,16 +276,16 @@ def test_joined_models_rank_by_the_mean_of_their_cosines(tmp_path: Path) -> None
         hits = LABELS[(-scores).argsort(1)] == LABELS[:, None]
         precision = hits.cumsum(1) / np.arange(1, len(LABELS) + 1)
         expected.append((precision * hits)[:, :3].sum(1).mean() / 3)  # each has 3 others
-    assert [figures["MAP@R"] for figures in found.figures] == pytest.approx(expected)
+    assert [figures["MAP@R"] for figures in found.metrics] == pytest.approx(expected)
     assert found.summary("MAP@R")[:2] == pytest.approx((np.mean(expected), np.std(expected, ddof=1)))
-    assert {"R@1", "R@2"} <= set(found.figures[0])
+    assert {"R@1", "R@2"} <= set(found.metrics[0])
 
 
 def test_joined_models_are_of_length_one() -> None:
     chance = np.random.default_rng(0)
     first, second = chance.normal(size=(4, 3)), chance.normal(size=(4, 2))
     first[2] = second[2] = 0
-    both = join([first, second])
+    both = join_vectors([first, second])
     assert both.shape == (4, 5)
     assert np.linalg.norm(both, axis=1) == pytest.approx([1, 1, 0, 1], abs=1e-6)
     assert both[0, :3] == pytest.approx(first[0] / np.linalg.norm(first[0]) / sqrt(2), abs=1e-6)
@@ -289,8 +294,8 @@ def test_joined_models_are_of_length_one() -> None:
 def test_queries_are_compared_with_the_gallery(tmp_path: Path) -> None:
     roles = np.where(np.arange(len(LABELS)) % 2, "query", "gallery")
     vectors = with_vectors(tmp_path, repeats=1, roles=roles)
-    [figures] = joined(rows(tmp_path)["c2 + average"], tmp_path).figures
-    both = join([vectors[0, 0], vectors[1, 0]])
+    [figures] = join_row(rows(tmp_path)["c2 + average"], tmp_path).metrics
+    both = join_vectors([vectors[0, 0], vectors[1, 0]])
     query, gallery = roles == "query", roles == "gallery"
     expected = lookalike.retrieval_metrics(both[query], LABELS[query], both[gallery], LABELS[gallery], ks=(1, 2))
     assert figures == pytest.approx(expected)
@@ -300,38 +305,38 @@ def test_queries_are_compared_with_the_gallery(tmp_path: Path) -> None:
 def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_vectors(tmp_path)
     row = rows(tmp_path)["c2 + average"]
-    before = joined(row, tmp_path)
+    before = join_row(row, tmp_path)
     calls: list[object] = []
-    original = joining._measured
-    monkeypatch.setattr(joining, "_measured", lambda *given: calls.append(given) or original(*given))
-    assert joined(row, tmp_path) == before
+    original = joining._measure
+    monkeypatch.setattr(joining, "_measure", lambda *given: calls.append(given) or original(*given))
+    assert join_row(row, tmp_path) == before
     assert not calls
     file, *_ = sorted((tmp_path / "joined").glob("*.json"))
     file.write_text("{")  # a damaged file is measured anew
-    assert joined(row, tmp_path) == before
+    assert join_row(row, tmp_path) == before
     assert len(calls) == 2
 
 
 def test_why_models_cannot_be_joined(tmp_path: Path) -> None:
     write_result(tmp_path / "one", 0.3)
     with pytest.raises(JoinError, match="one fold only"):
-        joined(rows(tmp_path / "one")["c2 + average"], tmp_path / "one")
+        join_row(rows(tmp_path / "one")["c2 + average"], tmp_path / "one")
     write_result(tmp_path / "none", 0.3, 0)
     write_result(tmp_path / "none", 0.3, 1)
     with pytest.raises(JoinError, match="vectors of fold 1, repeat 1 were not kept"):
-        joined(rows(tmp_path / "none")["c2 + average"], tmp_path / "none")
+        join_row(rows(tmp_path / "none")["c2 + average"], tmp_path / "none")
     lacking = tmp_path / "lacking"
     with_vectors(lacking)
     write_failure(lacking, "broken", 2, 0)
     with pytest.raises(JoinError, match="no model of fold 3 is done"):
-        joined(rows(lacking)["c2 + average"], lacking)
+        join_row(rows(lacking)["c2 + average"], lacking)
     other = tmp_path / "other"
     with_vectors(other, folds=1, repeats=1)
     write_result(other, 0.3, 1, vectors=np.ones((24, 5), np.float32), labels=LABELS[::-1])
     with pytest.raises(JoinError, match="tested on different pictures: their labels differ"):
-        joined(rows(other)["c2 + average"], other)
+        join_row(rows(other)["c2 + average"], other)
     short = tmp_path / "short"
     with_vectors(short, folds=1, repeats=1)
     write_result(short, 0.3, 1, vectors=np.ones((23, 5), np.float32), labels=LABELS)
     with pytest.raises(JoinError, match=r"vectors of fold 2, repeat 1 are \(23, 5\), but there are 24"):
-        joined(rows(short)["c2 + average"], short)
+        join_row(rows(short)["c2 + average"], short)

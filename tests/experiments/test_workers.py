@@ -119,7 +119,7 @@ def test_who_is_waited_for_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(words(tmp_path, *one)) == 0
     [result] = tmp_path.rglob("result.json")
     result.unlink()
-    (result.parent / "claim-0").write_text("elsewhere 4711 token\n")
+    (result.parent / "lease-0").write_text("elsewhere 4711 token\n")
     capsys.readouterr()
     assert main(words(tmp_path, *one)) == 0
     told = capsys.readouterr().err

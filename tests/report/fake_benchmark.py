@@ -9,6 +9,7 @@ import numpy as np
 import yaml
 
 from lookalike.experiments.choices import Choice
+from lookalike.experiments.results import RESULTS_VERSION
 
 WHEN = 1_700_000_000  # results are written one second after the other
 
@@ -22,7 +23,7 @@ def about(
     loss: str = "c2",
     pooling: str = "average",
     methods: tuple[str, ...] = (),
-    code: str = "c0de",
+    version: int | str = RESULTS_VERSION,
     key: str | None = None,
     test_pictures: str = "t0",
 ) -> dict[str, Any]:
@@ -37,8 +38,8 @@ def about(
         "fold": fold,
         "repeat": repeat,
         "title": title,
-        "key": key or f"{data} {title} {fold} {repeat} {code}",
-        "code": code,
+        "key": key or f"{data} {title} {fold} {repeat} {version}",
+        "version": version,
         "fingerprint": f"test {test_pictures} train {fold} validation {fold}",
     }
 

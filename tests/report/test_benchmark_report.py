@@ -16,11 +16,18 @@ from fake_benchmark import write_failure, write_result
 
 from lookalike.experiments.choices import Choice
 from lookalike.report import theme
-from lookalike.report.benchmark import assemble
+from lookalike.report.benchmark import build_report
+from lookalike.report.benchmark_notes import notes
 from lookalike.report.benchmark_page import as_html, as_latex, as_text
-from lookalike.report.benchmark_plot import bars_of, relative_changes
-from lookalike.report.benchmark_tables import costs_table, everything, figures_table, notes
-from lookalike.report.published_numbers import NONE, beside, explained, in_words, unlike
+from lookalike.report.benchmark_plot import collect_bars, plot_relative_changes
+from lookalike.report.benchmark_tables import costs_table, metrics_table, spreadsheet_table
+from lookalike.report.published_numbers import (
+    NONE,
+    describe_published,
+    differences_from_protocol,
+    explain_published,
+    find_published,
+)
 
 GAIN = {"average": (0.0, 0.0, 0.0), "gsp": (0.02, 0.04, 0.06), "max": (-0.02, -0.02, -0.02)}
 
@@ -38,8 +45,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_figures(folder: Path) -> None:
-    [part] = assemble(folder).parts
-    table = figures_table(part, ("MAP@R", "P@1"))
+    [section] = build_report(folder).sections
+    table = metrics_table(section, ("MAP@R", "P@1"))
     by_title = {line.entries[0].text: line for line in table.lines}
     titles = [column.title for column in table.columns]
     assert titles[:3] == ["method", "MAP@R 128-D, %", "P@1 128-D, %"]
@@ -71,13 +78,13 @@ def test_what_is_not_complete_is_never_best(tmp_path: Path) -> None:
     for pooling, value, repeats in (("average", 0.2, 2), ("gsp", 0.3, 2), ("max", 0.9, 1)):
         for repeat in range(repeats):
             write_result(tmp_path, value, 0, repeat, pooling=pooling)
-    [part] = assemble(tmp_path).parts
-    assert [places[1] for places in figures_table(part, ("MAP@R", "P@1")).places()] == [2, 1, 0]
+    [section] = build_report(tmp_path).sections
+    assert [places[1] for places in metrics_table(section, ("MAP@R", "P@1")).places()] == [2, 1, 0]
 
 
 def test_notes_say_what_a_reader_must_know(folder: Path) -> None:
-    [part] = assemble(folder).parts
-    notes = "\n".join(figures_table(part, ("MAP@R", "P@1")).notes)
+    [section] = build_report(folder).sections
+    notes = "\n".join(metrics_table(section, ("MAP@R", "P@1")).notes)
     assert "† c2 + max: 2 models are missing (2 failed): fold 1 repeat 2, fold 1 repeat 3." in notes
     assert "No p for c2 + max: a single pair says nothing about chance." in notes
     assert "No p for ms + max: every pair differs by the same." in notes
@@ -90,18 +97,18 @@ def test_settings_that_differ_within_rows_are_said_once(tmp_path: Path, but: str
     for pooling, repeat in product(("average", "gsp", "max"), range(2)):
         rate = 1e-3 if pooling == but else 1e-3 * (1 + repeat)
         write_result(tmp_path, 0.2, 0, repeat, pooling=pooling, settings={"lr": rate})
-    [part] = assemble(tmp_path).parts
+    [section] = build_report(tmp_path).sections
     where = "c2 + average, c2 + max" if but else "in every row"
-    assert f"The models of a row differ in lr: {where}." in figures_table(part, ("MAP@R", "P@1")).notes
+    assert f"The models of a row differ in lr: {where}." in metrics_table(section, ("MAP@R", "P@1")).notes
 
 
 def test_relative_changes(folder: Path) -> None:
-    [part] = assemble(folder).parts
-    bars = bars_of(part)
+    [section] = build_report(folder).sections
+    bars = collect_bars(section)
     assert list(bars) == ["c2", "ms"]
     assert bars["c2"]["gsp"] == pytest.approx((100 * 0.04 / 0.21, 100 * 0.02 / 0.21, True))
     assert bars["c2"]["max"] == pytest.approx((-10.0, 0.0, False))  # of the one pair, whose baseline is 0.2
-    plot = relative_changes(part, "MAP@R")
+    plot = plot_relative_changes(section, "MAP@R")
     assert plot is not None
     [axes] = plot.axes
     names = {tick: label.get_text() for tick, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)}
@@ -112,7 +119,7 @@ def test_relative_changes(folder: Path) -> None:
 
 
 def test_the_chart_fits_any_width_and_is_dark_in_the_dark(folder: Path) -> None:
-    report = assemble(folder)
+    report = build_report(folder)
     found = re.search(r'<img style="([^"]+)" src="data:image/svg\+xml;base64,([^"]+)"', as_html(report))
     assert found is not None
     assert "max-width: 100%" in found[1]
@@ -122,7 +129,7 @@ def test_the_chart_fits_any_width_and_is_dark_in_the_dark(folder: Path) -> None:
     dark = next(each.text or "" for each in image.iter(f"{name}style") if "dark" in (each.text or ""))
     [turned] = re.findall(r"#(\w+) \{ filter: invert", dark)
     assert [each.get("id") for each in image if each.tag == f"{name}g"] == [turned], "all of it"
-    plot = relative_changes(report.parts[0], "MAP@R")
+    plot = plot_relative_changes(report.sections[0], "MAP@R")
     assert plot is not None
     assert plot.axes[0].get_xlabel() == "change of MAP@R, in % of the baseline's"
 
@@ -135,7 +142,7 @@ def test_rows_that_training_never_changed_are_named(tmp_path: Path) -> None:
     for pooling, steps in best.items():
         for repeat, step in enumerate(steps):
             write_result(tmp_path, 0.2, 0, repeat, pooling=pooling, more={"best_step": step})
-    report = assemble(tmp_path)
+    report = build_report(tmp_path)
     for told in (as_text(report), as_html(report)):
         assert f"c2 + gem, c2 + gsp: {UNTRAINED}" in told
         assert told.count("untrained") == 1
@@ -157,7 +164,7 @@ def test_batches_of_several_sizes_are_told(tmp_path: Path, sizes: dict[str, tupl
     for loss, of in sizes.items():
         for pooling, size in zip(("average", "gsp"), of, strict=True):
             write_result(tmp_path, 0.2, loss=loss, pooling=pooling, settings={"batch_size": size})
-    text = as_text(assemble(tmp_path))
+    text = as_text(build_report(tmp_path))
     assert ("Batches are not of one size" in text) is (told is not None)
     assert told is None or told in text
 
@@ -168,38 +175,38 @@ def test_what_was_typed_is_shown_as_it_was(folder: Path) -> None:
     with (folder / "commands.txt").open("w") as file:
         for day, line in enumerate((first, second) * 2, start=1):
             file.write(f"2026-01-0{day} 10:00:00 UTC, code 12ab: {line}\n")
-    page = unescape(as_html(assemble(folder)))
+    page = unescape(as_html(build_report(folder)))
     assert f"# 2026-01-01 10:00:00 UTC, code 12ab, 2 times\n{first}\n\n# 2026-01-02" in page
     assert page.count(first) == page.count(second) == 1
     assert "does not say what was typed" not in page
     (folder / "commands.txt").unlink()
-    page = unescape(as_html(assemble(folder)))
+    page = unescape(as_html(build_report(folder)))
     assert "The folder does not say what was typed. But for settings that were set" in page
 
 
 def test_another_baseline_and_another_metric(folder: Path) -> None:
-    [part] = assemble(folder, "R@2", "ms + gsp").parts
-    assert {entry.baseline.title for entry in part.entries} == {"ms + gsp"}
-    assert list(part.entries[0].figures) == ["R@2", "MAP@R", "P@1"]
+    [section] = build_report(folder, "R@2", "ms + gsp").sections
+    assert {row.baseline.title for row in section.rows} == {"ms + gsp"}
+    assert list(section.rows[0].published) == ["R@2", "MAP@R", "P@1"]
     with pytest.raises(ValueError, match=r"no row is called 'ms \+ gps' \(did you mean 'ms \+ gsp'\?\)"):
-        assemble(folder, baseline="ms + gps")
+        build_report(folder, baseline="ms + gps")
     with pytest.raises(ValueError, match="metric must be one of P@1, P@R, MAP@R, R@1, R@2, got 'queries'"):
-        assemble(folder, "queries")
+        build_report(folder, "queries")
 
 
 def test_costs(folder: Path) -> None:
-    [part] = assemble(folder).parts
-    line = costs_table(part).lines[1]
+    [section] = build_report(folder).sections
+    line = costs_table(section).lines[1]
     assert [entry.text for entry in line.entries] == ["c2 + gsp", "8,192", "164,000", "50.0", "–", "1.0", "3"]  # noqa: RUF001
     write_result(folder, 0.3, 0, 3, more={"device": "cuda"})
-    [part] = assemble(folder).parts
-    assert "times do not compare" in costs_table(part).notes[0]
+    [section] = build_report(folder).sections
+    assert "times do not compare" in costs_table(section).notes[0]
 
 
 def test_page_and_text(folder: Path) -> None:
     (folder / "cells" / "zzz").mkdir()
     (folder / "cells" / "zzz" / "result.json").write_text("[")
-    report = assemble(folder)
+    report = build_report(folder)
     html, text = as_html(report), as_text(report)
     assert "c2 + max, fold 1, repeat 2: not finite &lt;after&gt; 7 steps" in html
     assert "c2 + max, fold 1, repeat 2: not finite <after> 7 steps" in text
@@ -212,7 +219,7 @@ def test_page_and_text(folder: Path) -> None:
 
 
 def test_everything_for_a_spreadsheet(folder: Path) -> None:
-    rows = list(csv.DictReader(io.StringIO(everything(assemble(folder)).csv())))
+    rows = list(csv.DictReader(io.StringIO(spreadsheet_table(build_report(folder)).csv())))
     assert len(rows) == 6
     gsp = next(row for row in rows if row["method"] == "c2 + gsp")
     assert (gsp["models"], gsp["missing"], gsp["pairs"], gsp["baseline"]) == ("3", "0", "3", "c2 + average")
@@ -223,37 +230,39 @@ def test_everything_for_a_spreadsheet(folder: Path) -> None:
 
 
 def test_versions_of_the_code_are_parts_of_their_own(folder: Path) -> None:
-    write_result(folder, 0.9, code="newer")
-    report = assemble(folder)
-    assert [part.title for part in report.parts] == [
-        "glyphs, protocol ours, code newer",
-        "glyphs, protocol ours, code c0de",
+    write_result(folder, 0.9, version="newer")
+    report = build_report(folder)
+    assert [section.title for section in report.sections] == [
+        "glyphs, protocol ours, version newer",
+        "glyphs, protocol ours, version 2",
     ]
-    assert report.parts[0].entries[0].figures["MAP@R"].mean == 0.9
-    assert report.parts[1].entries[0].figures["MAP@R"].mean == pytest.approx(0.21)
+    assert report.sections[0].rows[0].summary("MAP@R").mean == 0.9
+    assert report.sections[1].rows[0].summary("MAP@R").mean == pytest.approx(0.21)
     assert 'href="#part-1"' in as_html(report)
 
 
-def test_published_numbers_stand_beside(tmp_path: Path) -> None:
+def test_published_numbers_stand_find_published(tmp_path: Path) -> None:
     about = {"protocol": "fair", "data": "cub:/somewhere"}
     for pooling, methods in (("average", ()), ("gsp", ()), ("gsp", ("zero-shot",)), ("gsp", ("centres",))):
         for fold in range(4):
             write_result(tmp_path, 0.2 + fold / 100, fold, pooling=pooling, methods=methods, **about)
-    [part] = assemble(tmp_path).parts
-    rows = {entry.row.title: entry.row for entry in part.entries}
-    known = {title: in_words(beside(row, "MAP@R", 128)) for title, row in rows.items()}
+    [section] = build_report(tmp_path).sections
+    rows = {row.title: row for row in section.rows}
+    known = {title: describe_published(find_published(row, "MAP@R", 128)) for title, row in rows.items()}
     assert known == {
         "c2 + average": "20.58 ± 0.13 (Table 5.1)",
         "c2 + gsp": "20.85 (Table 5.3)",
         "c2 + gsp + zero-shot": "21.53 ± 0.24 (Table 5.1); 21.52 (Table 5.3)",
         "c2 + gsp + centres": NONE,
     }
-    assert in_words(beside(rows["c2 + gsp"], "P@1", 128)) == NONE
+    assert describe_published(find_published(rows["c2 + gsp"], "P@1", 128)) == NONE
     both = rows["c2 + gsp + zero-shot"]
-    assert in_words(beside(both, "P@1", 512)) == "68.85 ± 0.41 (Table 5.1)"
-    assert beside(both, "P@R", 128) == ()
-    assert "C2+GSP in Table 5.1, with bn_inception (ours: resnet20)" in explained(beside(both, "MAP@R", 128), both)
-    columns = [column.title for column in figures_table(part, ("MAP@R", "P@1")).columns]
+    assert describe_published(find_published(both, "P@1", 512)) == "68.85 ± 0.41 (Table 5.1)"
+    assert find_published(both, "P@R", 128) == ()
+    assert "C2+GSP in Table 5.1, with bn_inception (ours: resnet20)" in explain_published(
+        find_published(both, "MAP@R", 128), both
+    )
+    columns = [column.title for column in metrics_table(section, ("MAP@R", "P@1")).columns]
     assert columns[-2:] == ["published MAP@R 128-D", "published P@1 128-D"]
 
 
@@ -265,22 +274,22 @@ def test_published_numbers_stand_beside_their_like_only(tmp_path: Path) -> None:
         )
 
     def told(folder: str) -> str:
-        [part] = assemble(tmp_path / folder).parts
-        return in_words(beside(part.entries[0].row, "MAP@R", 128))
+        [section] = build_report(tmp_path / folder).sections
+        return describe_published(find_published(section.rows[0], "MAP@R", 128))
 
     assert told("L") == "21.41 (Table 3.1)"
     assert told("S") == told("none") == NONE  # the table has C2+XBM+L only
-    [part] = assemble(tmp_path / "L").parts
-    row = part.entries[0].row
-    assert unlike(row) == []
+    [section] = build_report(tmp_path / "L").sections
+    row = section.rows[0]
+    assert differences_from_protocol(row) == []
     write_result(tmp_path / "small", 0.2, settings={"backbone": "resnet20", "size": 64, "memory": 25}, **about)
-    [part] = assemble(tmp_path / "small").parts
-    assert notes(part)[1:] == [  # after what is missing
+    [section] = build_report(tmp_path / "small").sections
+    assert notes(section)[1:] == [  # after what is missing
         "Not as the published numbers were made: backbone resnet20 (theirs: bn_inception), size 64 (theirs: 227), "
         "steps 300 (theirs: until patience ends it): c2 + average + memory."
     ]
-    changed = replace(row, about=replace(row.about, pooling=Choice("average", {"some": 0.9})))
-    assert beside(changed, "MAP@R", 128) == ()
+    changed = replace(row, cell=replace(row.cell, pooling=Choice("average", {"some": 0.9})))
+    assert find_published(changed, "MAP@R", 128) == ()
 
 
 def test_joined_models_have_columns(tmp_path: Path) -> None:
@@ -290,21 +299,21 @@ def test_joined_models_have_columns(tmp_path: Path) -> None:
         vectors = chance.normal(size=(20, 3)).astype(np.float32)
         write_result(tmp_path, 0.2, fold, vectors=vectors, labels=labels)
         write_result(tmp_path, 0.2, fold, pooling="gsp")
-    [part] = assemble(tmp_path).parts
-    table = figures_table(part, ("MAP@R", "P@1"))
+    [section] = build_report(tmp_path).sections
+    table = metrics_table(section, ("MAP@R", "P@1"))
     titles = [column.title for column in table.columns]
     place = titles.index("MAP@R 6-D, %")
     first, second = (line.entries[place] for line in table.lines)
     assert first.value is not None
     assert (second.text, second.hint) == ("–", "the vectors of fold 1, repeat 1 were not kept")  # noqa: RUF001
-    [without] = assemble(tmp_path, join=False).parts
-    assert "MAP@R 6-D, %" not in [column.title for column in figures_table(without, ("MAP@R", "P@1")).columns]
+    [without] = build_report(tmp_path, join=False).sections
+    assert "MAP@R 6-D, %" not in [column.title for column in metrics_table(without, ("MAP@R", "P@1")).columns]
 
 
 def test_a_folder_without_results(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no results: it must be the folder that lookalike benchmark"):
-        assemble(tmp_path)
+        build_report(tmp_path)
     folder = write_failure(tmp_path, "no")
     (folder / "failed.json").unlink()
     with pytest.raises(ValueError, match="no results yet: 1 model was begun, and is not done"):
-        assemble(tmp_path)
+        build_report(tmp_path)

@@ -249,7 +249,7 @@ def test_workers_share_the_trials_and_do_none_twice(
     records = tunings[0].records()
     assert len(records) == len(pretended.calls) == 11, "never more than were wanted"
     assert [record.params for record in records] == (task.points or [])[:11]
-    assert all(len(list(folder.glob("claim-*"))) == 1 for folder in (tmp_path / "a" / "trials").iterdir())
+    assert all(len(list(folder.glob("lease-*"))) == 1 for folder in (tmp_path / "a" / "trials").iterdir())
 
 
 def test_a_trial_whose_worker_died_is_taken_up(letters: Pictures, tmp_path: Path, pretended: Pretended) -> None:
@@ -262,7 +262,7 @@ def test_a_trial_whose_worker_died_is_taken_up(letters: Pictures, tmp_path: Path
     records = living.work(4, silent)
     assert [record.state for record in records] == ["done"] * 4
     assert [record.params for record in records] == task.points
-    assert sorted(path.name for path in living.folder(0).glob("claim-*")) == ["claim-0", "claim-1"]
+    assert sorted(path.name for path in living.folder(0).glob("lease-*")) == ["lease-0", "lease-1"]
     assert len(pretended.calls) == 4
 
 

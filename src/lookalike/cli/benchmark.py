@@ -135,19 +135,19 @@ def _announce(plan: Any, now: Any, workers: int) -> None:
 
 def _remember(argv: list[str], out: Path) -> None:
     """What was typed, one line for each time: appended at once, so that machines do not mix."""
-    from lookalike.experiments.cells import RESULTS_VERSION
+    from lookalike.experiments.results import RESULTS_VERSION
 
     out.mkdir(parents=True, exist_ok=True)
     when = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     with (out / "commands.txt").open("a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(f"{when}, code {RESULTS_VERSION!s}: {shlex.join(['lookalike', 'benchmark', *argv])}\n")
+        file.write(f"{when}, version {RESULTS_VERSION}: {shlex.join(['lookalike', 'benchmark', *argv])}\n")
 
 
 def _as_json(plan: Any, now: Any) -> str:
     failed = {cell.key: reason for cell, reason in now.failed}
     done = {cell.key for cell in now.done}
     rows = [
-        {**cell.about(), "standing": "done" if cell.key in done else "failed" if cell.key in failed else "open"}
+        {**cell.description(), "standing": "done" if cell.key in done else "failed" if cell.key in failed else "open"}
         for cell in plan.cells
     ]
     return json.dumps({"cells": rows, "failed": failed, "impossible": plan.impossible})

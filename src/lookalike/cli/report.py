@@ -43,10 +43,9 @@ def run(argv: list[str]) -> int:
     from lookalike._util.files import require_writable, write_text
     from lookalike._util.progress import Display
     from lookalike._util.signals import StopRequest
-    from lookalike.report.benchmark import assemble
+    from lookalike.report.benchmark import build_report
     from lookalike.report.benchmark_json import as_dict
-    from lookalike.report.benchmark_page import as_html, as_latex, as_text
-    from lookalike.report.benchmark_tables import everything
+    from lookalike.report.benchmark_page import as_csv, as_html, as_latex, as_text
 
     page = settings.html or (None if flags else settings.dir / "report.html")
     printed = [f"--{name}" for name in ("html", "csv", "latex") if getattr(settings, name) == PRINTED] + sorted(flags)
@@ -59,7 +58,7 @@ def run(argv: list[str]) -> int:
                 require_writable(path)
     with StopRequest().listening() as stop:
         display = Display(stop)
-        report = assemble(
+        report = build_report(
             settings.dir,
             settings.metric,
             settings.baseline,
@@ -67,7 +66,11 @@ def run(argv: list[str]) -> int:
             bar=lambda count: display.bar(count, "joining models", unit=" combinations"),
         )
     written = []
-    for path, content in ((page, as_html), (settings.csv, lambda it: everything(it).csv()), (settings.latex, as_latex)):
+    for path, content in (
+        (page, as_html),
+        (settings.csv, as_csv),
+        (settings.latex, as_latex),
+    ):
         if path == PRINTED:
             print(content(report), end="")
         elif path is not None:

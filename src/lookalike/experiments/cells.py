@@ -1,15 +1,15 @@
-"""A cell: one model of a table, trained and tested. What it is, where it lies, and how it is run.
+"""Cells: a cell is one model of the experiment grid, trained and tested.
 
     DIR/cells/<name>-<key>/
         cell.json        what it is
-        claim-*          who is at it
-        run/             the folder of the run
-        log.txt          what the run said
-        vectors.npy      of the test pictures, where models are to be joined
-        result.json      when it is done
-        failed.json      when it cannot be done
+        lease-*          which worker computes it
+        run/             the run's folder
+        log.txt          output of the run
+        vectors.npy      of the test pictures, if the protocol concatenates models
+        result.json      once it is done
+        failed.json      if it failed
 
-The key covers the settings, the code and the data, so that a result is used where it holds and nowhere else.
+The key covers RESULTS_VERSION, the settings and the data, so that a result is reused only where it holds.
 """
 
 import json
@@ -34,6 +34,7 @@ from lookalike._util.hashing import digest
 from lookalike._util.signals import Stopped
 from lookalike.data.pictures import Pictures
 from lookalike.experiments.choices import Choice
+from lookalike.experiments.results import RESULTS_VERSION
 from lookalike.inference.model import TrainedModel
 from lookalike.training.evaluation import measure
 from lookalike.training.features import FeatureCache, default_folder
@@ -41,46 +42,61 @@ from lookalike.training.run import train
 from lookalike.training.run_folder import RunFolder
 from lookalike.training.settings import FREE_ON_RESUME, Settings
 
-# Raise this when the same settings would give other numbers: results of another version are computed again.
-RESULTS_VERSION = 2
-# What says where and how a run is done, and not what comes out; the steps and the patience do belong to the key.
+# Settings that do not change the result: paths and hardware. Steps and patience do belong to the key.
 NOT_IN_KEY = (FREE_ON_RESUME - {"steps", "patience"}) | {"data", "log_every"}
 MEGABYTE = 1e6
+HEAD_BATCH = 256  # pictures that the head embeds at once from cached features
 
 
 @dataclass(frozen=True)
 class Cell:
+    """One model to train and test.
+
+    Attributes:
+        data: name of the data as it was typed.
+        fold: counted from 0, like ``repeat``.
+        fingerprint: of the pictures and their splits.
+    """
+
     protocol: str
-    data: str  # as it was named
+    data: str
     loss: Choice
     pooling: Choice
     methods: tuple[Choice, ...]
-    fold: int  # from 0
+    fold: int
     repeat: int
     settings: Settings
-    fingerprint: str  # of the data
+    fingerprint: str
 
     @property
     def title(self) -> str:
-        """The row of a table: everything but fold and repeat."""
-        return " + ".join([str(self.loss), str(self.pooling), *map(str, self.methods)])
+        """The row of the table: everything but fold and repeat."""
+        return " + ".join(map(str, (self.loss, self.pooling, *self.methods)))
 
     @property
-    def place(self) -> str:
+    def run_label(self) -> str:
+        """Fold and repeat as text, counted from 1."""
         return f"fold {self.fold + 1}, repeat {self.repeat + 1}"
 
     @cached_property
     def key(self) -> str:
-        kept = {entry.name: getattr(self.settings, entry.name) for entry in fields(Settings)}
-        kept = {name: value for name, value in kept.items() if name not in NOT_IN_KEY}
-        return digest(json.dumps(kept, sort_keys=True, default=str), str(RESULTS_VERSION), self.fingerprint)[:16]
+        """Identifies the result: a hash of RESULTS_VERSION, the settings and the data."""
+        settings = {}
+        for entry in fields(Settings):
+            if entry.name not in NOT_IN_KEY:
+                settings[entry.name] = getattr(self.settings, entry.name)
+        text = json.dumps(settings, sort_keys=True, default=str)
+        return digest(text, str(RESULTS_VERSION), self.fingerprint)[:16]
 
     def folder(self, out: Path) -> Path:
-        words = f"{Path(self.data).name or self.data} {self.title} f{self.fold + 1} r{self.repeat + 1}"
-        return out / "cells" / f"{re.sub('[^a-z0-9.=+]+', '-', words.lower()).strip('-')[:90]}-{self.key}"
+        """Where the cell is stored in the results folder ``out``."""
+        data_name = Path(self.data).name or self.data
+        words = f"{data_name} {self.title} f{self.fold + 1} r{self.repeat + 1}".lower()
+        name = re.sub("[^a-z0-9.=+]+", "-", words).strip("-")
+        return out / "cells" / f"{name[:90]}-{self.key}"
 
-    def about(self) -> dict[str, Any]:
-        """As JSON."""
+    def description(self) -> dict[str, Any]:
+        """The content of cell.json; result.json begins with the same keys."""
         return {
             "protocol": self.protocol,
             "data": self.data,
@@ -91,45 +107,48 @@ class Cell:
             "repeat": self.repeat,
             "title": self.title,
             "key": self.key,
-            "code": str(RESULTS_VERSION),
+            "version": RESULTS_VERSION,
             "fingerprint": self.fingerprint,
         }
 
 
-def result_of(folder: Path) -> dict[str, Any] | None:
-    file = folder / "result.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-
-
-def failure_of(folder: Path) -> str | None:
-    file = folder / "failed.json"
-    return str(json.loads(file.read_text(encoding="utf-8"))["error"]) if file.exists() else None
-
-
 def test_labels_file(out: Path, fingerprint: str) -> Path:
-    """Where labels and roles of the test pictures lie, in the order of every vectors.npy with this fingerprint."""
+    """The file with labels and roles of the test pictures, in the order of every vectors.npy of this fingerprint."""
     return out / "tests" / f"{digest(fingerprint)}.npz"
 
 
 def run_cell(cell: Cell, out: Path, pictures: Pictures, *, keep_vectors: bool) -> dict[str, Any]:
-    """Train (or go on), test, and leave the result. Raises what training raises; a failure is left there, too."""
-    folder, test = cell.folder(out), pictures.split("test")
-    write_text(folder / "cell.json", json.dumps(cell.about(), indent=2) + "\n")
+    """Train a cell (or resume it), test it, and write result.json.
+
+    Args:
+        cell: what to train.
+        out: results folder.
+        pictures: with the splits of the cell's fold.
+        keep_vectors: also store the vectors of the test pictures.
+
+    Returns:
+        The content of result.json, as ``results.CellResult`` reads it.
+
+    Raises:
+        Exception: whatever training raises; the reason is also left in failed.json.
+    """
+    folder = cell.folder(out)
+    test = pictures.split("test")
+    write_text(folder / "cell.json", json.dumps(cell.description(), indent=2) + "\n")
     (folder / "failed.json").unlink(missing_ok=True)
     with (folder / "log.txt").open("a", buffering=1, encoding="utf-8") as log, redirect_stderr(log):
         try:
             with _peak_memory() as memory:
-                figures = train(replace(cell.settings, out=folder / "run", resume=True), pictures)
+                trained = train(replace(cell.settings, out=folder / "run", resume=True), pictures)
                 started = time.monotonic()
                 model = lookalike.load(folder / "run")
                 vectors = test_vectors(model, RunFolder(folder / "run").read_settings(), test)
-                tested = measure(vectors, test, distance=model.distance)
+                metrics = measure(vectors, test, distance=model.distance)
         except Stopped:
             raise
         except Exception as error:
             traceback.print_exc(file=log)
-            problem = str(error).splitlines()[0] if str(error) else type(error).__name__
-            write_text(folder / "failed.json", json.dumps({"error": problem}) + "\n")
+            write_text(folder / "failed.json", json.dumps({"error": first_line(error)}) + "\n")
             raise
     if keep_vectors:
         with replacing(folder / "vectors.npy") as unfinished, unfinished.open("wb") as file:
@@ -137,12 +156,12 @@ def run_cell(cell: Cell, out: Path, pictures: Pictures, *, keep_vectors: bool) -
         _write_test_labels(test_labels_file(out, cell.fingerprint), test)
     head = model.embedder.head
     result = {
-        **cell.about(),
-        "test": tested,
-        "held_out": figures["best"],
-        "steps": figures["steps"],
-        "best_step": figures["best_step"],
-        "seconds": figures["seconds"],
+        **cell.description(),
+        "test": metrics,
+        "held_out": trained["best"],
+        "steps": trained["steps"],
+        "best_step": trained["best_step"],
+        "seconds": trained["seconds"],
         "seconds_testing": time.monotonic() - started,
         "seconds_per_step": _seconds_per_step(RunFolder(folder / "run")),
         "pooling_parameters": sum(parameter.numel() for parameter in head.pooling.parameters()),
@@ -159,58 +178,74 @@ def run_cell(cell: Cell, out: Path, pictures: Pictures, *, keep_vectors: bool) -
 
 
 def test_vectors(model: TrainedModel, settings: Settings, test: Pictures) -> NDArray[np.float32]:
-    """Of the test pictures; by way of the cache if the backbone was frozen, since many models share their features."""
+    """Embed the test pictures.
+
+    Models with a frozen backbone share their features, so these come from the feature cache.
+
+    Returns:
+        (N, D), in the order of ``test``.
+    """
     if not settings.freeze_backbone:
         return model.embed_table(test, workers=settings.workers)
     backbone, head = model.embedder.backbone, model.embedder.head
     cache = FeatureCache(settings.cache or default_folder(), backbone, model.spec)
     cache.fill(cache.missing([(test, 1)]), workers=settings.workers, tick=lambda _: None)
     cache.store.refresh()
-    places = cache.places(test)
+    positions = cache.places(test)
+    batches = np.array_split(positions, -(-len(positions) // HEAD_BATCH))
+    vectors = []
     with torch.inference_mode():
-        pieces = [
-            head(cache.read(some).to(model.device)).float().cpu()
-            for some in np.array_split(places, -(-len(places) // 256))
-        ]
-    return torch.cat(pieces).numpy()
+        for batch in batches:
+            vectors.append(head(cache.read(batch).to(model.device)).float().cpu())
+    return torch.cat(vectors).numpy()
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or its type if it has none."""
+    message = str(error)
+    return message.splitlines()[0] if message else type(error).__name__
 
 
 def _write_test_labels(path: Path, test: Pictures) -> None:
     if path.exists():
         return
-    roles = test.roles if test.roles is not None else np.full(len(test), "")
+    roles = test.roles
+    if roles is None:
+        roles = np.full(len(test), "")
     with replacing(path) as unfinished, unfinished.open("wb") as file:
         np.savez(file, labels=test.labels, roles=roles)
 
 
 def _seconds_per_step(run: RunFolder) -> float | None:
-    """By the median of the rows of metrics.csv, so that evaluations do not count; with the batches that there were."""
+    """From the median speed in metrics.csv, so that evaluations do not count."""
     settings = run.read_settings()
     speeds = [float(row["pictures/s"]) for row in run.read_metrics() if row.get("pictures/s")]
-    return settings.batch_size * settings.accumulate / median(speeds) if speeds else None
+    if not speeds:
+        return None
+    return settings.batch_size * settings.accumulate / median(speeds)
 
 
 @contextmanager
 def _peak_memory() -> Iterator[dict[str, float]]:
-    """The most that was held at a time in here: on the GPU, or of this process's memory beyond what it had."""
-    found: dict[str, float] = {}
+    """Measures the peak of GPU memory, or of this process's memory beyond what it had before."""
+    memory: dict[str, float] = {}
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-        yield found
-        found["megabytes"] = torch.cuda.max_memory_allocated() / MEGABYTE
+        yield memory
+        memory["megabytes"] = torch.cuda.max_memory_allocated() / MEGABYTE
         return
     status = Path("/proc/self/status")
     if not status.exists():
-        yield found
+        yield memory
         return
     before = _kilobytes(status, "VmRSS")
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     except OSError:
-        yield found
+        yield memory
         return
-    yield found
-    found["megabytes"] = max(0, _kilobytes(status, "VmHWM") - before) * 1024 / MEGABYTE
+    yield memory
+    memory["megabytes"] = max(0, _kilobytes(status, "VmHWM") - before) * 1024 / MEGABYTE
 
 
 def _kilobytes(status: Path, name: str) -> int:

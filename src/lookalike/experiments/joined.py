@@ -1,8 +1,8 @@
-"""The models of the folds as one: their normalised vectors side by side, normalised again.
+"""The models of all folds as one: their normalised vectors concatenated, and normalised again.
 
-Four models of 128 numbers make one of 512, measured anew for every combination of repeats (Musgrave et al., "A Metric
-Learning Reality Check", ECCV 2020). What was measured is kept in DIR/joined/, under the keys of its models: a file for
-each model of the first fold, with all combinations that it is in.
+Four models of 128 numbers make one of 512, measured for every combination of repeats (Musgrave et al., "A Metric
+Learning Reality Check", ECCV 2020). Metrics are stored in DIR/joined/ under the keys of the models: a file for each
+model of the first fold, with all combinations that it belongs to.
 """
 
 import json
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
+from math import prod
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple, cast
@@ -20,19 +21,21 @@ from numpy.typing import NDArray
 
 from lookalike._util.files import write_text
 from lookalike._util.hashing import digest
-from lookalike.experiments.results import Result
+from lookalike.experiments.cells import test_labels_file
+from lookalike.experiments.results import CellResult
 from lookalike.experiments.rows import Row, Summary
+from lookalike.training.evaluation import measure
 
 MOST = 81  # combinations that are measured: all of 3 repeats in 4 folds
 SAVE_EVERY = 10.0  # seconds
 
 
 class JoinError(ValueError):
-    """The models of a row cannot be joined; says why."""
+    """The models of a row cannot be joined, and why."""
 
 
-class Tested(NamedTuple):
-    """Of the test pictures, as much as measuring needs."""
+class Labels(NamedTuple):
+    """The test pictures, as far as ``measure`` needs them."""
 
     name: str
     labels: NDArray[Any]
@@ -41,113 +44,150 @@ class Tested(NamedTuple):
 
 @dataclass(frozen=True)
 class Joined:
+    """Metrics of the joined models of a row.
+
+    Attributes:
+        dim: size of the joined embedding.
+        metrics: of each combination that was measured.
+        combinations: how many there are, measured or not.
+    """
+
     dim: int
-    figures: tuple[dict[str, float], ...]  # of each combination that was measured
-    combinations: int  # that there are
+    metrics: tuple[dict[str, float], ...]
+    combinations: int
 
     def summary(self, metric: str) -> Summary:
-        values = [each[metric] for each in self.figures]
-        return Summary(mean(values), stdev(values) if len(values) > 1 else None, max(values), len(values))
+        """Mean, std and best of a metric over the measured combinations."""
+        values = [metrics[metric] for metrics in self.metrics]
+        std = stdev(values) if len(values) > 1 else None
+        return Summary(mean(values), std, max(values), len(values))
 
 
-def joined(row: Row, folder: Path, tick: Callable[[int], None] = lambda _: None, most: int = MOST) -> Joined:
-    """Measure the joined models of a row in the benchmark ``folder``. ``tick`` is called after each combination."""
+def join_row(row: Row, folder: Path, tick: Callable[[int], None] = lambda _: None, most: int = MOST) -> Joined:
+    """Measure the joined models of a row.
+
+    Args:
+        row: with stored vectors of every model.
+        folder: results folder.
+        tick: called after each combination.
+        most: combinations to measure at most.
+
+    Raises:
+        JoinError: the models cannot be joined.
+    """
     check_joinable(row)
     combinations = row.combinations(most)
-    tested: dict[str, Tested] = {}  # files are read once
-    figures = []
-    for first, several in groupby(combinations, key=lambda models: models[0].key):
-        with _Kept(folder / "joined" / f"{digest(first)}.json") as kept:
-            for models in several:
+    labels: dict[str, Labels] = {}  # by fingerprint, each read once
+    measured = []
+    for first_key, group in groupby(combinations, key=lambda models: models[0].key):
+        with _MetricsFile(folder / "joined" / f"{digest(first_key)}.json") as file:
+            for models in group:
                 key = " ".join(model.key for model in models)
-                if key not in kept.figures:
-                    kept.add(key, _measured(models, folder, tested))
-                figures.append(kept.figures[key])
+                if key not in file.metrics:
+                    file.add(key, _measure(models, folder, labels))
+                measured.append(file.metrics[key])
                 tick(1)
     dim = sum(model.dim for model in combinations[0])
-    return Joined(dim, tuple(figures), int(np.prod([len(repeats) for repeats in row.folds.values()])))
-
-
-class _Kept:
-    """Figures by the keys of their models, in a file; written now and then, and at the end, whatever happened."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.is_new, self.saved = path, False, time.monotonic()
-        self.figures: dict[str, dict[str, float]] = {}
-        with suppress(OSError, ValueError):  # not there, or damaged: measured anew
-            content = json.loads(path.read_text(encoding="utf-8"))
-            self.figures = content if isinstance(content, dict) else {}
-
-    def add(self, key: str, figures: dict[str, float]) -> None:
-        self.figures[key], self.is_new = figures, True
-        if time.monotonic() - self.saved > SAVE_EVERY:
-            self.save()
-
-    def save(self) -> None:
-        with suppress(PermissionError):  # a folder that may only be read is measured every time
-            write_text(self.path, json.dumps(self.figures) + "\n")
-        self.is_new, self.saved = False, time.monotonic()
-
-    def __enter__(self) -> "_Kept":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.is_new:
-            self.save()
+    return Joined(dim, tuple(measured), prod(map(len, row.folds.values())))
 
 
 def check_joinable(row: Row) -> None:
-    """Raises ``JoinError`` if there is no sense in it, or no vectors."""
+    """Check that a row has several folds, each with a finished model whose vectors were stored.
+
+    Raises:
+        JoinError: it has not.
+    """
     if not row.results:
         raise JoinError("no model is done")
-    absent = {fold for fold, _ in row.missing} - set(row.folds)
-    if absent:
-        raise JoinError(f"no model of fold {', '.join(str(fold + 1) for fold in sorted(absent))} is done")
+    empty_folds = {fold for fold, _ in row.missing} - set(row.folds)
+    if empty_folds:
+        numbers = ", ".join(str(fold + 1) for fold in sorted(empty_folds))
+        raise JoinError(f"no model of fold {numbers} is done")
     if len(row.folds) < 2:
         raise JoinError("there is one fold only")
     for model in row.results:
         if not (model.folder / "vectors.npy").exists():
-            raise JoinError(f"the vectors of fold {model.fold + 1}, repeat {model.repeat + 1} were not kept")
+            raise JoinError(f"the vectors of {model.run_label} were not kept")
 
 
-def join(vectors: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
-    """(n, D) of each model -> (n, sum of D), of length 1."""
-    side_by_side = np.concatenate([_normalised(each) for each in vectors], axis=1)
-    return _normalised(side_by_side).astype(np.float32)
+def join_vectors(vectors: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
+    """Concatenate the vectors of several models.
+
+    Args:
+        vectors: (N, D) of each model.
+
+    Returns:
+        (N, sum of D), of length 1; a vector of zeros stays zero.
+    """
+    normalised = [_normalise(matrix) for matrix in vectors]
+    return _normalise(np.concatenate(normalised, axis=1)).astype(np.float32)
 
 
-def _normalised(vectors: NDArray[Any]) -> NDArray[np.float64]:
+class _MetricsFile:
+    """Metrics by the keys of their models, in a JSON file that is saved now and then and at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.is_changed = False
+        self.saved = time.monotonic()
+        self.metrics: dict[str, dict[str, float]] = {}
+        with suppress(OSError, ValueError):  # missing or damaged: measured again
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(content, dict):
+                self.metrics = content
+
+    def add(self, key: str, metrics: dict[str, float]) -> None:
+        self.metrics[key] = metrics
+        self.is_changed = True
+        if time.monotonic() - self.saved > SAVE_EVERY:
+            self.save()
+
+    def save(self) -> None:
+        with suppress(PermissionError):  # a read-only folder is measured every time
+            write_text(self.path, json.dumps(self.metrics) + "\n")
+        self.is_changed = False
+        self.saved = time.monotonic()
+
+    def __enter__(self) -> "_MetricsFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_changed:
+            self.save()
+
+
+def _normalise(vectors: NDArray[Any]) -> NDArray[np.float64]:
     vectors = np.asarray(vectors, dtype=np.float64)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(lengths > 0, lengths, 1)  # a vector of zeros stays one
+    return vectors / np.where(lengths > 0, lengths, 1)
 
 
-def _measured(models: Sequence[Result], folder: Path, tested: dict[str, Tested]) -> dict[str, float]:
-    from lookalike.training.evaluation import measure
-
-    pictures = _tested(models, folder, tested)
-    vectors = [np.load(model.folder / "vectors.npy", mmap_mode="r") for model in models]
-    for model, each in zip(models, vectors, strict=True):
-        if each.ndim != 2 or len(each) != len(pictures.labels):
-            place = f"fold {model.fold + 1}, repeat {model.repeat + 1}"
-            raise JoinError(f"vectors of {place} are {each.shape}, but there are {len(pictures.labels)} test pictures")
-    ks = tuple(int(name[2:]) for name in models[0].test if name.startswith("R@"))
-    return measure(join(vectors), cast(Any, pictures), distance="cosine", ks=ks or (1,))
-
-
-def _tested(models: Sequence[Result], folder: Path, known: dict[str, Tested]) -> Tested:
-    """The test pictures, which must be the same for all of the models."""
-    from lookalike.experiments.cells import test_labels_file
-
+def _measure(models: Sequence[CellResult], folder: Path, labels: dict[str, Labels]) -> dict[str, float]:
+    test = _shared_labels(models, folder, labels)
+    vectors = []
     for model in models:
-        if model.fingerprint not in known:
+        matrix = np.load(model.folder / "vectors.npy", mmap_mode="r")
+        if matrix.ndim != 2 or len(matrix) != len(test.labels):
+            raise JoinError(
+                f"vectors of {model.run_label} are {matrix.shape}, but there are {len(test.labels)} test pictures"
+            )
+        vectors.append(matrix)
+    ks = tuple(int(name[2:]) for name in models[0].test if name.startswith("R@"))
+    return measure(join_vectors(vectors), cast(Any, test), distance="cosine", ks=ks or (1,))
+
+
+def _shared_labels(models: Sequence[CellResult], folder: Path, labels: dict[str, Labels]) -> Labels:
+    """The labels of the test pictures, which must be the same for all models."""
+    for model in models:
+        if model.fingerprint not in labels:
             path = test_labels_file(folder, model.fingerprint)
             if not path.exists():
-                raise JoinError(f"the labels of the test pictures are gone: {path.name} in {path.parent}")
+                raise JoinError(f"the labels of the test pictures are missing: {path.name} in {path.parent}")
             with np.load(path) as content:
-                known[model.fingerprint] = Tested(model.data, content["labels"], content["roles"])
-    first, *others = (known[model.fingerprint] for model in models)
-    for other in others:
+                labels[model.fingerprint] = Labels(model.data, content["labels"], content["roles"])
+    first = labels[models[0].fingerprint]
+    for model in models[1:]:
+        other = labels[model.fingerprint]
         for name in ("labels", "roles"):
             if not np.array_equal(getattr(first, name), getattr(other, name)):
                 raise JoinError(f"the folds were tested on different pictures: their {name} differ")

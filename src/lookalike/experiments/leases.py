@@ -1,11 +1,11 @@
-"""Who does what, among workers that share nothing but a folder.
+"""Leases: file locks for workers that share nothing but a folder.
 
-A piece of work is a folder. Whoever creates ``claim-0`` in it does the work; the file is touched every so often while
-it goes on. A claim that was not touched for ``expires`` seconds belongs to a worker that died: whoever then creates
-``claim-1`` goes on where it was, and so on. Creating a file that must not exist is atomic on local disks and on NFS, so
-there is one winner. Times are those of the file system, whose clock all workers share.
+A piece of work is a folder. The worker that creates ``lease-0`` in it does the work and touches the file regularly. A
+lease that was not touched for ``expires`` seconds belongs to a dead worker: the next worker creates ``lease-1`` and
+resumes the work, and so on. Creating a file that must not exist is atomic on local disks and on NFS, so exactly one
+worker wins. Times are those of the file system, whose clock all workers share.
 
-A claim says which process made it. Where that was a process of this very host that is no more, nobody needs to wait.
+A lease names its process. If that process ran on this host and is gone, the lease is free at once.
 """
 
 import os
@@ -21,8 +21,12 @@ TOUCH_EVERY = 15.0  # seconds
 EXPIRES = 180.0
 
 
-class Claim:
-    """A claim that is held. ``release`` gives it up at once, for others to go on."""
+class Lease:
+    """A lease that this process holds.
+
+    Args:
+        path: the lease file.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,15 +34,22 @@ class Claim:
 
     @property
     def lost(self) -> bool:
-        """Whether another worker took over, because this one looked dead."""
-        return any(_number(path) > self.number for path in self.path.parent.glob("claim-*"))
+        """Whether another worker took over because this one looked dead."""
+        latest = _latest(self.path.parent)
+        return latest is not None and _number(latest) > self.number
 
     def release(self) -> None:
+        """Give the lease up at once, so that another worker can resume the work."""
         os.utime(self.path, (0, 0))
 
     @contextmanager
     def kept_alive(self, on_lost: Callable[[], None], every: float = TOUCH_EVERY) -> Iterator[None]:
-        """Touch the claim from a thread; ``on_lost`` is called once if another worker has taken over."""
+        """Touch the lease from a thread while the context is open.
+
+        Args:
+            on_lost: called once if another worker has taken over.
+            every: seconds between two touches.
+        """
         done = threading.Event()
 
         def touch() -> None:
@@ -48,7 +59,7 @@ class Claim:
                         on_lost()
                         return
                     os.utime(self.path)
-                except OSError:  # a file system that is away for a moment; the claim may expire meanwhile
+                except OSError:  # the file system is away for a moment; the lease may expire meanwhile
                     continue
 
         thread = threading.Thread(target=touch, daemon=True)
@@ -60,42 +71,56 @@ class Claim:
             thread.join()
 
 
-def claim(folder: Path, expires: float = EXPIRES) -> Claim | None:
-    """A claim on the work in ``folder``; None if somebody is at it."""
+def acquire(folder: Path, expires: float = EXPIRES) -> Lease | None:
+    """Take the lease on the work in ``folder``.
+
+    Args:
+        folder: the piece of work; created if missing.
+        expires: seconds without a touch after which a lease counts as abandoned.
+
+    Returns:
+        The lease, or None if another worker holds it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     latest = _latest(folder)
-    if latest is not None and not _is_free(latest, expires):
-        return None
-    number = 0 if latest is None else _number(latest) + 1
-    path = folder / f"claim-{number}"
+    number = 0
+    if latest is not None:
+        if not _is_free(latest, expires):
+            return None
+        number = _number(latest) + 1
+    path = folder / f"lease-{number}"
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(f"{socket.gethostname()} {os.getpid()} {token_hex(8)} {_this_process() or ''}".rstrip() + "\n")
     except FileExistsError:  # another worker was faster
         return None
-    return Claim(path)
+    return Lease(path)
 
 
-def is_claimed(folder: Path, expires: float = EXPIRES) -> bool:
-    """Whether somebody is at the work in ``folder``."""
+def is_leased(folder: Path, expires: float = EXPIRES) -> bool:
+    """Whether a living worker holds the lease on ``folder``."""
     latest = _latest(folder)
     return latest is not None and not _is_free(latest, expires)
 
 
 def holder(folder: Path) -> tuple[str, float] | None:
-    """Who is at the work in ``folder``, in words, and for how many seconds there was no sign; None if it is unknown."""
+    """Who holds the lease on ``folder``.
+
+    Returns:
+        The holder as text and the seconds since its last touch, or None if unknown.
+    """
     latest = _latest(folder)
     if latest is None:
         return None
     try:
         host, process, *_ = latest.read_text(encoding="utf-8").split()
         return f"process {process} on {host}", max(0.0, _now(folder) - latest.stat().st_mtime)
-    except (OSError, ValueError):  # it is being written or has just been taken over
+    except (OSError, ValueError):  # it is being written, or was taken over this moment
         return None
 
 
 def _latest(folder: Path) -> Path | None:
-    return max(folder.glob("claim-*"), key=_number, default=None)
+    return max(folder.glob("lease-*"), key=_number, default=None)
 
 
 def _is_free(path: Path, expires: float) -> bool:
@@ -106,7 +131,7 @@ def _is_expired(path: Path, expires: float) -> bool:
     try:
         return _now(path.parent) - path.stat().st_mtime > expires
     except FileNotFoundError:
-        return False  # it changed this moment: look again later
+        return False  # it changed this moment; the caller tries again
 
 
 def _now(folder: Path) -> float:
@@ -124,29 +149,34 @@ def _number(path: Path) -> int:
 
 
 def _is_dead(path: Path) -> bool:
-    """Whether a process of this host made the claim and is no more; whatever cannot be proven is not so."""
+    """Whether the lease was made by a process of this host that is gone; False if that cannot be proven."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError:
         return False
-    words, here = text.split(), _this_process()
+    words = text.split()
+    here = _this_process()
     if here is None or len(words) != 6 or not text.endswith("\n") or not words[1].isdecimal():
-        return False  # another system, an older claim, or one that is being written
-    process, owner = int(words[1]), _Process(*words[3:])
+        return False  # another system, or a lease that is being written
+    process = int(words[1])
+    owner = _Process(*words[3:])
     if words[0] != socket.gethostname() or (owner.boot, owner.space) != (here.boot, here.space):
         return False
     try:
         os.kill(process, 0)  # sends nothing
     except ProcessLookupError:
         return True
-    except OSError:  # somebody else's, which may have got the number of the dead one
+    except OSError:  # another user's process, which may have got the number of the dead one
         pass
-    now = _state(process)
-    return now is not None and (now[1] != owner.started or now[0] in ("Z", "X"))
+    current = _process_state(process)
+    if current is None:
+        return False
+    state, started = current
+    return started != owner.started or state in ("Z", "X")
 
 
 class _Process(NamedTuple):
-    """What tells a process from others with its number: numbers are reused, and every container counts for itself."""
+    """Identifies a process beyond its number: numbers are reused, and every container counts its own."""
 
     boot: str
     space: str
@@ -157,22 +187,24 @@ class _Process(NamedTuple):
 
 
 def _this_process() -> _Process | None:
-    """None where the system does not tell, as others than Linux."""
+    """This process, or None on systems other than Linux."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         space = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return None
-    state = _state(os.getpid())
-    return None if state is None else _Process(boot, space, state[1])
+    state = _process_state(os.getpid())
+    if state is None:
+        return None
+    return _Process(boot, space, started=state[1])
 
 
-def _state(process: int) -> tuple[str, str] | None:
-    """Its state, as a letter, and when it was started; None if that is not to be seen."""
+def _process_state(process: int) -> tuple[str, str] | None:
+    """The state letter and start time of a process; None if /proc does not show them."""
     try:
-        if Path("/proc/self").readlink().name != str(os.getpid()):  # this /proc counts processes in another way
+        if Path("/proc/self").readlink().name != str(os.getpid()):  # /proc of another PID namespace
             return None
         words = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
-    return words[0], words[19]  # the 3rd and the 22nd; the 2nd is a name in brackets, with any letters
+    return words[0], words[19]  # fields 3 and 22; field 2 is a name in brackets with any characters

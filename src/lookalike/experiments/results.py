@@ -1,25 +1,53 @@
-"""What lies in the folder of a benchmark: the models that are done, and those that are not."""
+"""Results on disk: one ``CellResult`` for every cell folder, finished or not."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
 from lookalike.experiments.choices import Choice
 from lookalike.training.settings import FREE_ON_RESUME
 
-# Settings that say where, how or by which seed a model was made; two models may differ in them and stand in one row.
-OF_A_MODEL = (FREE_ON_RESUME - {"steps", "patience"}) | {"data", "log_every", "precision", "seed"}
+# Raise this when the same settings would give other numbers. Results of another version are outdated: they are
+# computed again, and never averaged with current ones.
+RESULTS_VERSION = 2
 
-Place = tuple[int, int]  # fold, repeat
+# Settings in which the models of one row may differ: paths, hardware and the seed.
+PER_MODEL_SETTINGS = (FREE_ON_RESUME - {"steps", "patience"}) | {"data", "log_every", "precision", "seed"}
+# Keys of cell.json and result.json that are used as they are.
+DESCRIPTION = ("protocol", "data", "fold", "repeat", "title", "key", "fingerprint")
+# Keys that only result.json has.
+MEASURED = (
+    "test",
+    "held_out",
+    "steps",
+    "best_step",
+    "seconds",
+    "seconds_testing",
+    "seconds_per_step",
+    "pooling_parameters",
+    "head_parameters",
+    "dim",
+    "megabytes",
+    "torch",
+    "lookalike",
+    "device",
+    "threads",
+)
+
+Run = tuple[int, int]  # fold, repeat
 
 
 @dataclass(frozen=True)
-class About:
-    """Which model of the benchmark this is."""
+class CellResult:
+    """One cell of the experiment grid as its folder describes it.
+
+    ``status`` is "done", "failed" (then ``error`` has the reason) or "unfinished". The measured fields, from ``test``
+    on, are those of result.json and have values only if the cell is done. Metrics are fractions.
+    """
 
     protocol: str
     data: str
@@ -28,127 +56,178 @@ class About:
     methods: tuple[Choice, ...]
     fold: int
     repeat: int
-    title: str
+    title: str  # row of the table: everything but fold and repeat
     key: str
-    code: str
-    fingerprint: str
+    version: str  # RESULTS_VERSION that computed it
+    fingerprint: str  # of the data
     folder: Path
+    status: Literal["done", "failed", "unfinished"]
+    error: str = ""
+    test: dict[str, float] = field(default_factory=dict)
+    held_out: dict[str, float] | None = None
+    steps: int = 0
+    best_step: int | None = None
+    seconds: float = 0.0
+    seconds_testing: float = 0.0
+    seconds_per_step: float | None = None
+    pooling_parameters: int = 0
+    head_parameters: int = 0
+    dim: int = 0
+    megabytes: float | None = None
+    torch: str = ""
+    lookalike: str = ""  # package version
+    device: str = ""
+    threads: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)  # of the run; empty if its settings.yaml is gone
+    written: float = 0.0  # modification time of result.json
 
     @property
-    def place(self) -> Place:
+    def run(self) -> Run:
+        """(fold, repeat), counted from 0."""
         return self.fold, self.repeat
 
     @property
-    def is_plain(self) -> bool:
-        """The papers' baseline: average pooling, in conventional evaluation with the maximum, and nothing more."""
+    def run_label(self) -> str:
+        """Fold and repeat as text, counted from 1."""
+        return f"fold {self.fold + 1}, repeat {self.repeat + 1}"
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether this is the papers' baseline: average pooling (conventional: average+max) and no added method."""
         return self.pooling in (Choice("average"), Choice("average+max")) and not self.methods
 
     @property
     def tested(self) -> str:
-        """The part of the fingerprint that is of the test pictures; all of it if there is none."""
+        """Fingerprint of the test pictures; the whole fingerprint if it does not name them."""
         words = self.fingerprint.split()
-        return words[words.index("test") + 1] if "test" in words[:-1] else self.fingerprint
+        if "test" in words[:-1]:
+            return words[words.index("test") + 1]
+        return self.fingerprint
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether another RESULTS_VERSION computed this result."""
+        return self.version != str(RESULTS_VERSION)
 
 
-@dataclass(frozen=True)
-class Result(About):
-    """A model that was trained and tested. Figures are fractions."""
+def read_results(folder: Path) -> tuple[list[CellResult], list[tuple[Path, str]]]:
+    """Read every cell of a results folder.
 
-    test: dict[str, float]
-    held_out: dict[str, float] | None
-    steps: int
-    best_step: int | None
-    seconds: float
-    seconds_testing: float
-    seconds_per_step: float | None
-    pooling_parameters: int
-    head_parameters: int
-    dim: int
-    megabytes: float | None
-    torch: str
-    lookalike: str
-    device: str
-    threads: int
-    settings: dict[str, Any]  # as its run had them, {} if they are gone
-    written: float  # when
+    Args:
+        folder: the ``--out`` of ``lookalike benchmark``.
 
+    Returns:
+        The cells in the order of their folders' names, and the folders that cannot be read with the reason.
 
-@dataclass(frozen=True)
-class Findings:
-    """All that lies in the folder of a benchmark."""
-
-    results: list[Result]
-    failed: list[tuple[About, str]]
-    unfinished: list[About]
-    unreadable: list[tuple[Path, str]]
-
-
-def read(folder: Path) -> Findings:
-    """What ``folder``/cells holds; a cell whose files cannot be read is listed, and the others are not lost for it."""
+    Raises:
+        ValueError: ``folder`` does not exist.
+    """
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder")
-    found = Findings([], [], [], [])
-    for cell in sorted(path for path in (folder / "cells").glob("*") if path.is_dir()):
-        result, about, failure = (cell / name for name in ("result.json", "cell.json", "failed.json"))
+    results = []
+    unreadable = []
+    for cell_folder in sorted((folder / "cells").glob("*")):
+        if not cell_folder.is_dir():
+            continue
         try:
-            if result.exists():
-                found.results.append(_result(result))
-            elif about.exists() and failure.exists():
-                found.failed.append((_about(_json(about), cell), str(_json(failure)["error"])))
-            elif about.exists():
-                found.unfinished.append(_about(_json(about), cell))
-        except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
-            missing = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
-            found.unreadable.append((cell, missing))
-    return found
+            result = read_cell(cell_folder)
+        except KeyError as error:
+            unreadable.append((cell_folder, f"{error} is missing"))
+        except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
+            unreadable.append((cell_folder, " ".join(str(error).split())))
+        else:
+            if result is not None:
+                results.append(result)
+    return results, unreadable
 
 
-def read_results(folder: Path) -> list[Result]:
-    """The models in ``folder`` that are done."""
-    return read(folder).results
+def read_cell(folder: Path) -> CellResult | None:
+    """Read one cell folder; None if nothing was written there yet."""
+    result_file = folder / "result.json"
+    if result_file.exists():
+        content = _read_json(result_file)
+        measured = {name: content[name] for name in MEASURED}
+        settings_file = folder / "run" / "settings.yaml"
+        if settings_file.exists():
+            measured["settings"] = yaml.safe_load(settings_file.read_text(encoding="utf-8"))
+        return CellResult(
+            **_description(content), **measured, folder=folder, status="done", written=result_file.stat().st_mtime
+        )
+    if not (folder / "cell.json").exists():
+        return None
+    description = _description(_read_json(folder / "cell.json"))
+    error = read_error(folder)
+    if error is not None:
+        return CellResult(**description, folder=folder, status="failed", error=error)
+    return CellResult(**description, folder=folder, status="unfinished")
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_finished(folder: Path) -> CellResult | None:
+    """Read one cell folder; None if the cell is not done."""
+    result = read_cell(folder)
+    if result is None or result.status != "done":
+        return None
+    return result
+
+
+def read_error(folder: Path) -> str | None:
+    """Why the cell in ``folder`` failed; None if it did not."""
+    file = folder / "failed.json"
+    if not file.exists():
+        return None
+    return str(_read_json(file)["error"])
+
+
+def count_outdated(folder: Path) -> int:
+    """The number of results in ``folder`` that another RESULTS_VERSION computed."""
+    if not folder.is_dir():
+        return 0
+    results, _ = read_results(folder)
+    return sum(result.status == "done" and result.is_outdated for result in results)
+
+
+def differing_settings(results: Iterable[CellResult]) -> list[str]:
+    """Names of the settings that are not the same in all of ``results``."""
+    all_settings = [result.settings for result in results if result.settings]
+    names: list[str] = []
+    for settings in all_settings:
+        for name in settings:
+            is_new = name not in names and name not in PER_MODEL_SETTINGS
+            if is_new and not _is_shared(name, all_settings):
+                names.append(name)
+    return names
+
+
+def shared_settings(results: Iterable[CellResult]) -> dict[str, Any]:
+    """The settings that all of ``results`` have in common."""
+    all_settings = [result.settings for result in results if result.settings]
+    if not all_settings:
+        return {}
+    shared = {}
+    for name, value in all_settings[0].items():
+        if name not in PER_MODEL_SETTINGS and _is_shared(name, all_settings):
+            shared[name] = value
+    return shared
+
+
+def _is_shared(name: str, all_settings: Sequence[dict[str, Any]]) -> bool:
+    first = all_settings[0].get(name)
+    return all(settings.get(name) == first for settings in all_settings)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise ValueError(f"{path.name} must hold names and values, got {type(content).__name__}")
     return content
 
 
-def _about(content: dict[str, Any], folder: Path) -> About:
-    return About(**_what(content, folder))
-
-
-def _what(content: dict[str, Any], folder: Path) -> dict[str, Any]:
-    names = [entry.name for entry in fields(About)]
-    values = {name: content[name] for name in names if name != "folder"}
-    values |= {name: Choice(**content[name]) for name in ("loss", "pooling")}
+def _description(content: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a ``CellResult`` that say which cell it is."""
+    values = {name: content[name] for name in DESCRIPTION}
+    values["loss"] = Choice(**content["loss"])
+    values["pooling"] = Choice(**content["pooling"])
     values["methods"] = tuple(Choice(**method) for method in content["methods"])
-    return {**values, "folder": folder}
-
-
-def _result(path: Path) -> Result:
-    content = _json(path)
-    own = [entry.name for entry in fields(Result) if entry.name not in {each.name for each in fields(About)}]
-    measured = {name: content[name] for name in own if name not in ("settings", "written")}
-    saved = path.parent / "run" / "settings.yaml"
-    settings = yaml.safe_load(saved.read_text(encoding="utf-8")) if saved.exists() else {}
-    return Result(**_what(content, path.parent), **measured, settings=settings, written=path.stat().st_mtime)
-
-
-def differing(results: Iterable[Result]) -> list[str]:
-    """The settings that are not the same in all of these."""
-    known = [each.settings for each in results if each.settings]
-    names = dict.fromkeys(name for settings in known for name in settings if name not in OF_A_MODEL)
-    return [name for name in names if any(settings.get(name) != known[0].get(name) for settings in known)]
-
-
-def shared_settings(results: Iterable[Result]) -> dict[str, Any]:
-    """The settings that all of these have in common."""
-    known = [each.settings for each in results if each.settings]
-    names = known[0] if known else {}
-    return {
-        name: value
-        for name, value in names.items()
-        if name not in OF_A_MODEL and all(settings.get(name) == value for settings in known)
-    }
+    # Before there was a version, results carried a hash of the source files as "code".
+    values["version"] = str(content["version"] if "version" in content else content["code"])
+    return values

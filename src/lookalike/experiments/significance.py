@@ -1,8 +1,8 @@
-"""Whether one row of a table is better than another, or only luckier.
+"""Paired tests: whether one row of a table is better than another, or only luckier.
 
-Both have a model for each fold and repeat, made with the same classes and the same seed: these are the pairs. (The
-combinations of a table are not: they share models, and a test over them would find everything significant.) Runs of
-different folds still share most of their training classes and all of the test pictures, so p is rather too small.
+Both rows have a model for each fold and repeat, trained on the same classes with the same seed: these are the pairs.
+The combinations of a table are no pairs: they share models, and a test over them would find everything significant.
+Runs of different folds still share most training classes and all test pictures, so p is rather too small.
 """
 
 from dataclasses import dataclass
@@ -12,13 +12,21 @@ import numpy as np
 from lookalike.experiments.rows import Row
 
 LEAST_FOR_WILCOXON = 6  # with fewer pairs, even differences of one sign give p > 0.05
-SAME = 1e-12  # differences that vary by less differ by rounding
+ROUNDING = 1e-12  # differences that vary by less differ by rounding only
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """``difference`` is the mean of ours minus the baseline's over the pairs, ``spread`` its std, ``level`` the mean of
-    the baseline's. Both p are two-sided, None where ``reason`` says why or there are too few pairs.
+    """A row against its baseline.
+
+    Attributes:
+        pairs: how many (fold, repeat) both have.
+        level: mean of the baseline over the pairs.
+        difference: mean of the row minus the baseline over the pairs.
+        spread: std of the difference.
+        t_test: two-sided p of the paired t-test; None if ``reason`` says why.
+        wilcoxon: two-sided p of the signed-rank test; None if there are too few pairs.
+        reason: why there is no p.
     """
 
     pairs: int
@@ -31,25 +39,39 @@ class Comparison:
 
 
 def compare(row: Row, baseline: Row, metric: str) -> Comparison:
-    """Paired t-test, and Wilcoxon's signed-rank test where there are enough pairs."""
-    theirs = {each.place: each for each in baseline.results}
-    pairs = [(each, theirs[each.place]) for each in row.results if each.place in theirs]
-    alike = [(ours, other) for ours, other in pairs if ours.fingerprint == other.fingerprint]
-    if not alike:
-        reason = "their data differ" if pairs else "no fold and repeat is done in both"
+    """Compare two rows by a paired t-test, and by Wilcoxon's signed-rank test if there are enough pairs.
+
+    Args:
+        row: the method.
+        baseline: of the same section.
+        metric: name of a test metric.
+    """
+    baseline_results = {result.run: result for result in baseline.results}
+    shared_runs = 0
+    row_values, baseline_values = [], []
+    for result in row.results:
+        other = baseline_results.get(result.run)
+        if other is None:
+            continue
+        shared_runs += 1
+        if result.fingerprint == other.fingerprint:
+            row_values.append(result.test[metric])
+            baseline_values.append(other.test[metric])
+    if not row_values:
+        reason = "their data differ" if shared_runs else "no fold and repeat is done in both"
         return Comparison(0, reason=reason)
-    ours, other = (np.array([pair[i].test[metric] for pair in alike]) for i in (0, 1))
-    differences = ours - other
-    count, level, difference = len(alike), float(other.mean()), float(differences.mean())
-    if count < 2:
-        return Comparison(count, level, difference, reason="a single pair says nothing about chance")
-    spread = float(differences.std(ddof=1))
-    if np.ptp(differences) <= SAME:
-        return Comparison(count, level, difference, 0.0, reason="every pair differs by the same")
+    differences = np.array(row_values) - np.array(baseline_values)
+    pairs = len(differences)
+    level = float(np.mean(baseline_values))
+    difference = float(differences.mean())
+    if pairs < 2:
+        return Comparison(pairs, level, difference, reason="a single pair says nothing about chance")
+    if np.ptp(differences) <= ROUNDING:
+        return Comparison(pairs, level, difference, 0.0, reason="every pair differs by the same")
     from scipy import stats
 
-    t_test = float(stats.ttest_rel(ours, other).pvalue)
+    t_test = float(stats.ttest_rel(row_values, baseline_values).pvalue)
     wilcoxon = None
     if np.count_nonzero(differences) >= LEAST_FOR_WILCOXON:
         wilcoxon = float(stats.wilcoxon(differences).pvalue)
-    return Comparison(count, level, difference, spread, t_test, wilcoxon)
+    return Comparison(pairs, level, difference, float(differences.std(ddof=1)), t_test, wilcoxon)

@@ -1,7 +1,7 @@
-"""The cells of a plan, one after the other, by as many workers as share the folder.
+"""Workers: compute the cells of a plan, together with all other workers that share the results folder.
 
-A worker goes through the plan and does whatever is neither done nor claimed. When nothing is left that it could begin,
-it waits for those of the others, since one of them may die. A cell that fails is noted, and the rest goes on.
+A worker goes through the plan and computes each cell that is neither done nor leased. When it can start nothing more,
+it waits for the cells of other workers, since one of them may die. A cell that fails is noted, and the others continue.
 """
 
 import os
@@ -13,37 +13,46 @@ from pathlib import Path
 
 from lookalike._util.signals import Stopped
 from lookalike.data.pictures import Pictures
-from lookalike.experiments import leases as claims
-from lookalike.experiments.cells import Cell, failure_of, run_cell
+from lookalike.experiments import leases
+from lookalike.experiments.cells import Cell, first_line, run_cell
+from lookalike.experiments.results import read_error
 
-LOOK_AGAIN = 5.0  # seconds
-SAY_AGAIN = 60.0  # who is waited for; then after twice as long, and so on
+POLL_EVERY = 5.0  # seconds
+FIRST_REMINDER = 60.0  # seconds until the wait is mentioned again; doubles every time
+MOST_NAMED = 3  # cells named in a message
 
 
 @dataclass
 class Progress:
-    """How far a plan came."""
+    """The cells of a plan by their state. ``running`` counts every worker's cells."""
 
     done: list[Cell] = field(default_factory=list)
     failed: list[tuple[Cell, str]] = field(default_factory=list)
-    running: list[Cell] = field(default_factory=list)  # by anybody
+    running: list[Cell] = field(default_factory=list)
     open: list[Cell] = field(default_factory=list)
 
 
-def read_progress(cells: Sequence[Cell], out: Path, expires: float = claims.EXPIRES) -> Progress:
-    found = Progress()
+def read_progress(cells: Sequence[Cell], out: Path, expires: float = leases.EXPIRES) -> Progress:
+    """Find out from the results folder which cells are done, failed, running or open.
+
+    Args:
+        cells: of the plan.
+        out: results folder.
+        expires: seconds without a sign after which a worker counts as dead.
+    """
+    progress = Progress()
     for cell in cells:
         folder = cell.folder(out)
-        failure = failure_of(folder)
+        error = read_error(folder)
         if (folder / "result.json").exists():
-            found.done.append(cell)
-        elif folder.exists() and claims.is_claimed(folder, expires):
-            found.running.append(cell)
-        elif failure is not None:
-            found.failed.append((cell, failure))
+            progress.done.append(cell)
+        elif folder.exists() and leases.is_leased(folder, expires):
+            progress.running.append(cell)
+        elif error is not None:
+            progress.failed.append((cell, error))
         else:
-            found.open.append(cell)
-    return found
+            progress.open.append(cell)
+    return progress
 
 
 def work(
@@ -53,73 +62,89 @@ def work(
     *,
     keep_vectors: bool,
     retry_failed: bool = False,
-    expires: float = claims.EXPIRES,
+    expires: float = leases.EXPIRES,
     say: Callable[[str], None] = print,
 ) -> Progress:
-    """Do what is left of the cells. Raises ``Stopped`` when asked to stop; what was begun is resumed by anybody.
+    """Compute the cells that are left, together with other workers on the same folder.
 
-    ``pictures_of`` gives the pictures of a cell with their splits.
+    Args:
+        cells: of the plan.
+        out: results folder.
+        pictures_of: gives the pictures of a cell with the splits of its fold.
+        keep_vectors: store the vectors of the test pictures.
+        retry_failed: also compute cells that failed before.
+        expires: seconds without a sign after which a worker counts as dead.
+        say: receives one line for each finished cell.
+
+    Returns:
+        The state of all cells when nothing is left to do.
+
+    Raises:
+        Stopped: a stop was requested; any worker can resume the interrupted cell.
     """
-    tried: set[str] = set()
-    say_at, pause = 0.0, SAY_AGAIN
+    tried: set[str] = set()  # keys; a cell that fails here is not tried twice
+    next_reminder, pause = 0.0, FIRST_REMINDER
     while True:
-        now = read_progress(cells, out, expires)
-        again = [cell for cell, _ in now.failed if retry_failed and cell.key not in tried]
-        for cell in [*now.open, *again]:
-            if cell.key not in tried:
-                _try(cell, out, pictures_of, tried, keep_vectors, expires, say)
-        now = read_progress(cells, out, expires)
-        if not now.running and all(cell.key in tried for cell in now.open):
-            return now
-        if now.running and time.monotonic() >= say_at:
-            say(_waiting_for(now.running, out, expires))
-            say_at, pause = time.monotonic() + pause, 2 * pause
-        time.sleep(min(LOOK_AGAIN, expires / 2))
+        progress = read_progress(cells, out, expires)
+        candidates = list(progress.open)
+        if retry_failed:
+            candidates += [cell for cell, _ in progress.failed]
+        for cell in candidates:
+            if cell.key not in tried and _try(cell, out, pictures_of, keep_vectors, expires, say):
+                tried.add(cell.key)
+        progress = read_progress(cells, out, expires)
+        if not progress.running and all(cell.key in tried for cell in progress.open):
+            return progress
+        if progress.running and time.monotonic() >= next_reminder:
+            say(_describe_wait(progress.running, out, expires))
+            next_reminder, pause = time.monotonic() + pause, 2 * pause
+        time.sleep(min(POLL_EVERY, expires / 2))
 
 
-def _waiting_for(cells: Sequence[Cell], out: Path, expires: float) -> str:
-    told = []
-    for cell in cells[:3]:
-        who, silent = claims.holder(cell.folder(out)) or ("somebody", 0.0)
-        told.append(f"{cell.title}, {cell.place} ({who}, last sign {silent:.0f} s ago)")
-    more = f" and {len(cells) - 3} more" if len(cells) > 3 else ""
-    return f"waiting for {'; '.join(told)}{more}; whoever gives no sign for {expires:g} s counts as dead"
+def _describe_wait(cells: Sequence[Cell], out: Path, expires: float) -> str:
+    names = []
+    for cell in cells[:MOST_NAMED]:
+        worker, silence = leases.holder(cell.folder(out)) or ("unknown worker", 0.0)
+        names.append(f"{cell.title}, {cell.run_label} ({worker}, last sign {silence:.0f} s ago)")
+    text = "; ".join(names)
+    if len(cells) > MOST_NAMED:
+        text += f" and {len(cells) - MOST_NAMED} more"
+    return f"waiting for {text}; a worker without a sign for {expires:g} s counts as dead"
 
 
 def _try(
     cell: Cell,
     out: Path,
     pictures_of: Callable[[Cell], Pictures],
-    tried: set[str],
     keep_vectors: bool,
     expires: float,
     say: Callable[[str], None],
-) -> None:
-    """Do the cell if nobody else does."""
+) -> bool:
+    """Compute the cell unless another worker does; whether it was started here."""
     folder = cell.folder(out)
-    held = claims.claim(folder, expires)
-    if held is None:
-        return
-    if (folder / "result.json").exists():  # it was finished between the look and the claim
-        held.release()
-        return
-    tried.add(cell.key)
+    lease = leases.acquire(folder, expires)
+    if lease is None:
+        return False
+    if (folder / "result.json").exists():  # another worker finished it in between
+        lease.release()
+        return False
+    name = f"{cell.title}, {cell.run_label}"
     started = time.monotonic()
 
-    def on_lost() -> None:
-        say(f"{cell.title}, {cell.place}: another worker has taken this over, as this one seemed dead; stopping")
+    def stop_this_worker() -> None:
+        say(f"{name}: another worker has taken over because this one seemed dead; stopping")
         os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        with held.kept_alive(on_lost, min(claims.TOUCH_EVERY, expires / 4)):
+        with lease.kept_alive(stop_this_worker, min(leases.TOUCH_EVERY, expires / 4)):
             result = run_cell(cell, out, pictures_of(cell), keep_vectors=keep_vectors)
     except (Stopped, KeyboardInterrupt):
-        held.release()
         raise
     except Exception as error:
-        held.release()
-        say(f"{cell.title}, {cell.place}: failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
-        return
-    held.release()
-    figures = ", ".join(f"{name} {100 * result['test'][name]:.2f}" for name in ("MAP@R", "P@1"))
-    say(f"{cell.title}, {cell.place}: {figures}, {result['steps']} steps, {time.monotonic() - started:.0f} s")
+        say(f"{name}: failed: {first_line(error)}")
+    else:
+        metrics = f"MAP@R {100 * result['test']['MAP@R']:.2f}, P@1 {100 * result['test']['P@1']:.2f}"
+        say(f"{name}: {metrics}, {result['steps']} steps, {time.monotonic() - started:.0f} s")
+    finally:
+        lease.release()
+    return True

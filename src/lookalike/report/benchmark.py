@@ -1,225 +1,176 @@
-"""All that is to be said about the folder of a benchmark, before it becomes a table, a page or JSON."""
+"""The report of a benchmark folder: reads the cells, groups them into rows, and compares the rows.
 
-from __future__ import annotations
+The way of a result: ``lookalike benchmark`` writes result.json (``experiments.cells``), ``experiments.results`` reads
+it as a ``CellResult``, ``experiments.rows`` groups these into rows, and this module adds comparisons, joined models and
+published numbers to each ``Row``. ``benchmark_tables``, ``benchmark_page``, ``benchmark_plot`` and ``benchmark_json``
+format the rows.
+"""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from statistics import mean, median, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lookalike._util.suggestions import did_you_mean
-from lookalike.experiments.joined import MOST, Joined, JoinError, check_joinable, joined
-from lookalike.experiments.published import Published
-from lookalike.experiments.results import Findings, Result, read
-from lookalike.experiments.rows import Row, Section, Summary, sections
-from lookalike.experiments.significance import Comparison, compare
-from lookalike.report.published_numbers import beside
+from lookalike.data.files import counted
+from lookalike.experiments import protocol as protocols
+from lookalike.experiments.joined import MOST, JoinError, check_joinable, join_row
+from lookalike.experiments.protocol import Protocol
+from lookalike.experiments.results import RESULTS_VERSION, CellResult, read_results
+from lookalike.experiments.rows import Row, Section, group_sections
+from lookalike.experiments.significance import compare
+from lookalike.report.published_numbers import find_published
 
-if TYPE_CHECKING:
-    from lookalike.experiments.description import Protocol
-
-USUAL = ("MAP@R", "P@1")
-COUNTS = ("queries", "left_out")
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a row needs; middle values over its models, the most of memory."""
-
-    pooling_parameters: int | None = None
-    head_parameters: int | None = None
-    milliseconds_per_step: float | None = None
-    megabytes: float | None = None
-    seconds: float | None = None
-
-    @classmethod
-    def of(cls, results: tuple[Result, ...]) -> Cost:
-        if not results:
-            return cls()
-        times = [each.seconds_per_step for each in results if each.seconds_per_step is not None]
-        memory = [each.megabytes for each in results if each.megabytes is not None]
-        return cls(
-            results[0].pooling_parameters,
-            results[0].head_parameters,
-            1000 * median(times) if times else None,
-            max(memory, default=None),
-            median(each.seconds for each in results),
-        )
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A row with everything that stands beside it."""
-
-    row: Row
-    figures: dict[str, Summary]  # by metric
-    joined: Joined | None
-    not_joined: str | None  # why
-    baseline: Row
-    against: Comparison | None  # None: it is the baseline
-    published: dict[str, tuple[Published, ...]]  # by metric
-    published_joined: dict[str, tuple[Published, ...]]
-    best_step: tuple[float, float | None] | None  # mean, std over models
-    cost: Cost
-
-    @property
-    def relative(self) -> tuple[float, float | None] | None:
-        """The change against the baseline in % of it, over the pairs, and its std."""
-        if self.against is None or self.against.difference is None or not self.against.level:
-            return None
-        spread = self.against.spread
-        scale = 100 / self.against.level
-        return scale * self.against.difference, None if spread is None else scale * spread
-
-
-@dataclass(frozen=True)
-class Part:
-    """A section with its entries."""
-
-    section: Section
-    entries: tuple[Entry, ...]
-    version: str  # which of several versions of the same this is; "" if there is one
-
-    @property
-    def title(self) -> str:
-        return f"{self.section.data}, protocol {self.section.protocol}{self.version}"
+DEFAULT_METRICS = ("MAP@R", "P@1")
+COUNTS = ("queries", "left_out")  # among the test metrics, but not metrics
 
 
 @dataclass(frozen=True)
 class Report:
+    """Everything that tables, page and JSON show.
+
+    Attributes:
+        folder: results folder.
+        metrics: the first one decides comparisons.
+        cells: all that could be read, finished or not.
+        unreadable: cell folders that could not be read, with the reason.
+        sections: the tables.
+    """
+
     folder: Path
-    metrics: tuple[str, ...]  # the first one decides
-    found: Findings
-    parts: tuple[Part, ...]
+    metrics: tuple[str, ...]
+    cells: list[CellResult]
+    unreadable: list[tuple[Path, str]]
+    sections: list[Section]
+
+    @property
+    def outdated_note(self) -> str:
+        """One line about results of another RESULTS_VERSION; empty if there are none."""
+        count = sum(cell.status == "done" and cell.is_outdated for cell in self.cells)
+        if not count:
+            return ""
+        return (
+            f"{counted(count, 'result')} of another version than {RESULTS_VERSION}, in tables of their own: "
+            "outdated, lookalike benchmark computes them again."
+        )
 
 
-@cache
-def _protocol(name: str) -> Protocol | None:
-    """One that comes with the package; a file of somebody's may have changed since, or be gone."""
-    from lookalike.experiments.protocol import load_protocol, names
-
-    return load_protocol(name) if name in names() else None
-
-
-def planned_models(protocols: Iterable[str]) -> dict[str, int]:
-    """How many folds are trained, as far as it is known."""
-    known = {name: _protocol(name) for name in set(protocols)}
-    return {name: protocol.split.models for name, protocol in known.items() if protocol is not None}
-
-
-def reads_best(name: str) -> bool:
-    """Whether this protocol reports the best repeat, as published numbers of it do."""
-    protocol = _protocol(name)
-    return protocol is not None and protocol.report == "best"
-
-
-def assemble(
+def build_report(
     folder: Path,
-    metric: str = USUAL[0],
+    metric: str = DEFAULT_METRICS[0],
     baseline: str | None = None,
     *,
     join: bool = True,
     bar: Callable[[int], Any] | None = None,
 ) -> Report:
-    """Read the folder and work everything out. ``bar(n)`` opens a context that counts n joined models."""
-    found = read(folder)
-    if not found.results and not found.failed:
-        raise ValueError(_nothing_there(folder, found))
-    parts = sections(found, planned_models(each.protocol for each in found.results))
-    metrics = tuple(dict.fromkeys((metric, *USUAL)))
-    _check_metric(metric, found.results)
-    titles = list(dict.fromkeys(name for part in parts for row in part.rows for name in (row.about.title, row.title)))
-    if baseline is not None and baseline not in titles:
-        hint = did_you_mean(baseline, titles) or f"; there are: {', '.join(titles)}"
-        raise ValueError(f"no row is called {baseline!r}{hint}")
-    measured = _join(folder, [row for part in parts for row in part.rows], bar) if join else {}
-    names = [(part.protocol, part.data) for part in parts]
-    return Report(
-        folder,
-        metrics,
-        found,
-        tuple(
-            Part(
-                part,
-                tuple(
-                    _entry(part, row, metrics, baseline, measured.get(id(row), "not asked for")) for row in part.rows
-                ),
-                _version(part, parts) if names.count((part.protocol, part.data)) > 1 else "",
-            )
-            for part in parts
-        ),
-    )
+    """Read a results folder and compare its rows.
+
+    Args:
+        folder: the ``--out`` of ``lookalike benchmark``.
+        metric: the metric that rows are compared by.
+        baseline: title of the row to compare with; None: the same loss with average pooling.
+        join: measure the joined models of all folds, too.
+        bar: ``bar(n)`` opens a context with a progress bar over n combinations.
+
+    Raises:
+        ValueError: there are no results, or no such metric or row.
+    """
+    cells, unreadable = read_results(folder)
+    finished = [cell for cell in cells if cell.status == "done"]
+    if not any(cell.status in ("done", "failed") for cell in cells):
+        raise ValueError(_describe_empty(folder, len(cells), unreadable))
+    sections = group_sections(cells, planned_folds(cell.protocol for cell in finished))
+    rows = [row for section in sections for row in section.rows]
+    _check_metric(metric, finished)
+    if baseline is not None:
+        _check_baseline(baseline, rows)
+    metrics = tuple(dict.fromkeys((metric, *DEFAULT_METRICS)))
+    if join:
+        _join_rows(rows, folder, bar)
+    for section in sections:
+        for row in section.rows:
+            row.baseline = section.baseline_of(row, baseline)
+            if row.baseline is not row:
+                row.comparison = compare(row, row.baseline, metric)
+            for name in metrics:
+                row.published[name] = find_published(row, name, row.dim or 0)
+                if row.joined is not None:
+                    row.published_joined[name] = find_published(row, name, row.joined.dim)
+    return Report(folder, metrics, cells, unreadable, sections)
 
 
-def _nothing_there(folder: Path, found: Findings) -> str:
-    if found.unreadable:
-        return f"{folder} has no results that can be read: {found.unreadable[0][0].name}: {found.unreadable[0][1]}"
-    if found.unfinished:
-        count = len(found.unfinished)
-        begun = "1 model was begun, and is not" if count == 1 else f"{count} models were begun, and none is"
-        return f"{folder} has no results yet: {begun} done"
+def planned_folds(protocol_names: Iterable[str]) -> dict[str, int]:
+    """How many folds each protocol trains, for those that come with the package."""
+    folds = {}
+    for name in set(protocol_names):
+        protocol = _built_in_protocol(name)
+        if protocol is not None:
+            folds[name] = protocol.split.models
+    return folds
+
+
+def reports_best(protocol_name: str) -> bool:
+    """Whether this protocol reports the best repeat, as its published numbers do."""
+    protocol = _built_in_protocol(protocol_name)
+    return protocol is not None and protocol.report == "best"
+
+
+@cache
+def _built_in_protocol(name: str) -> Protocol | None:
+    """A protocol of the package; a user's file may have changed since, or be gone."""
+    if name not in protocols.names():
+        return None
+    return protocols.load_protocol(name)
+
+
+def _describe_empty(folder: Path, unfinished: int, unreadable: Sequence[tuple[Path, str]]) -> str:
+    if unreadable:
+        path, reason = unreadable[0]
+        return f"{folder} has no results that can be read: {path.name}: {reason}"
+    if unfinished == 1:
+        return f"{folder} has no results yet: 1 model was begun, and is not done"
+    if unfinished:
+        return f"{folder} has no results yet: {unfinished} models were begun, and none is done"
     return f"{folder} has no results: it must be the folder that lookalike benchmark --out left them in"
 
 
-def _check_metric(metric: str, results: list[Result]) -> None:
-    known = [name for name in (results[0].test if results else USUAL) if name not in COUNTS]
-    for each in results:
-        if metric not in each.test or metric in COUNTS:
-            raise ValueError(f"metric must be one of {', '.join(known)}, got {metric!r}{did_you_mean(metric, known)}")
+def _check_metric(metric: str, results: Sequence[CellResult]) -> None:
+    for result in results:
+        if metric not in result.test or metric in COUNTS:
+            names = [name for name in results[0].test if name not in COUNTS]
+            raise ValueError(f"metric must be one of {', '.join(names)}, got {metric!r}{did_you_mean(metric, names)}")
 
 
-def _join(folder: Path, rows: list[Row], bar: Callable[[int], Any] | None) -> dict[int, Joined | str]:
-    """By row; why not, where it cannot be."""
-    outcome: dict[int, Joined | str] = {}
-    able = []
+def _check_baseline(baseline: str, rows: Sequence[Row]) -> None:
+    titles: list[str] = []
+    for row in rows:
+        titles += [row.cell.title, row.title]
+    if baseline not in titles:
+        names = list(dict.fromkeys(titles))
+        hint = did_you_mean(baseline, names) or f"; there are: {', '.join(names)}"
+        raise ValueError(f"no row is called {baseline!r}{hint}")
+
+
+def _join_rows(rows: Sequence[Row], folder: Path, bar: Callable[[int], Any] | None) -> None:
+    """Set ``joined`` of every row whose models can be joined, and ``not_joined`` of the others."""
+    joinable = []
     for row in rows:
         try:
             check_joinable(row)
-            able.append(row)
+            joinable.append(row)
         except JoinError as reason:
-            outcome[id(row)] = str(reason)
+            row.not_joined = str(reason)
 
-    def work(tick: Callable[[int], None]) -> None:
-        for row in able:
+    def join_all(tick: Callable[[int], None]) -> None:
+        for row in joinable:
             try:
-                outcome[id(row)] = joined(row, folder, tick)
+                row.joined = join_row(row, folder, tick)
             except JoinError as reason:
-                outcome[id(row)] = str(reason)
+                row.not_joined = str(reason)
 
-    if bar is None or not able:
-        work(lambda _: None)
-    else:
-        with bar(sum(len(row.combinations(MOST)) for row in able)) as tick:
-            work(tick)
-    return outcome
-
-
-def _version(part: Section, parts: list[Section]) -> str:
-    same = [each for each in parts if (each.protocol, each.data) == (part.protocol, part.data)]
-    words = [f", code {part.code[:8]}"] if len({each.code for each in same}) > 1 else []
-    words += [f", test pictures {part.tested[:8]}"] if len({each.tested for each in same}) > 1 else []
-    return "".join(words)
-
-
-def _entry(part: Section, row: Row, metrics: tuple[str, ...], baseline: str | None, joint: Joined | str) -> Entry:
-    figures = {metric: summary for metric in metrics if (summary := row.summary(metric)) is not None}
-    other = part.baseline_of(row, baseline)
-    steps = [each.best_step for each in row.results if each.best_step is not None]
-    dim = row.results[0].dim if row.results else 0
-    known = isinstance(joint, Joined)
-    return Entry(
-        row=row,
-        figures=figures,
-        joined=joint if isinstance(joint, Joined) else None,
-        not_joined=None if known else str(joint),
-        baseline=other,
-        against=None if other is row else compare(row, other, metrics[0]),
-        published={metric: beside(row, metric, dim) for metric in metrics},
-        published_joined={metric: beside(row, metric, joint.dim) for metric in metrics}
-        if isinstance(joint, Joined)
-        else {},
-        best_step=(mean(steps), stdev(steps) if len(steps) > 1 else None) if steps else None,
-        cost=Cost.of(row.results),
-    )
+    if bar is None or not joinable:
+        join_all(lambda _: None)
+        return
+    with bar(sum(len(row.combinations(MOST)) for row in joinable)) as tick:
+        join_all(tick)

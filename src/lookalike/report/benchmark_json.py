@@ -1,72 +1,104 @@
-"""The report of a benchmark for scripts. Figures are fractions; published numbers percent, as printed."""
+"""The report of a benchmark as JSON for scripts. Metrics are fractions; published numbers are percent, as printed."""
 
 from dataclasses import asdict
 from typing import Any
 
 from lookalike.experiments.published import Published
-from lookalike.report.benchmark import Entry, Part, Report
+from lookalike.experiments.results import CellResult
+from lookalike.experiments.rows import Row, Section
+from lookalike.report.benchmark import Report
 
 
 def as_dict(report: Report) -> dict[str, Any]:
+    """The whole report as values that JSON can hold."""
     return {
         "folder": str(report.folder),
         "metric": report.metrics[0],
-        "sections": [_part(part) for part in report.parts],
-        "unreadable": [{"cell": path.name, "reason": reason} for path, reason in report.found.unreadable],
+        "sections": [_section_dict(section, report.metrics) for section in report.sections],
+        "unreadable": [{"cell": path.name, "reason": reason} for path, reason in report.unreadable],
     }
 
 
-def _part(part: Part) -> dict[str, Any]:
-    section = part.section
+def _section_dict(section: Section, metrics: tuple[str, ...]) -> dict[str, Any]:
     return {
-        **{name: getattr(section, name) for name in ("protocol", "data", "code", "tested")},
-        "rows": [_entry(entry) for entry in part.entries],
-        "failed": [
-            {"title": about.title, "fold": about.fold, "repeat": about.repeat, "error": error}
-            for about, error in section.failed
-        ],
-        "unfinished": [
-            {"title": about.title, "fold": about.fold, "repeat": about.repeat} for about in section.unfinished
-        ],
+        "protocol": section.protocol,
+        "data": section.data,
+        "version": section.version,
+        "tested": section.tested,
+        "rows": [_row_dict(row, metrics) for row in section.rows],
+        "failed": [{**_cell_dict(cell), "error": cell.error} for cell in section.failed],
+        "unfinished": [_cell_dict(cell) for cell in section.unfinished],
     }
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
-    row, joint = entry.row, entry.joined
-    steered = row.steered()
+def _cell_dict(cell: CellResult) -> dict[str, Any]:
+    return {"title": cell.title, "fold": cell.fold, "repeat": cell.repeat}
+
+
+def _row_dict(row: Row, metrics: tuple[str, ...]) -> dict[str, Any]:
+    assert row.baseline is not None
+    best_step, best_step_std = row.best_step()
+    change = row.relative_change()
     return {
         "title": row.title,
-        "loss": str(row.about.loss),
-        "pooling": str(row.about.pooling),
-        "methods": [str(method) for method in row.about.methods],
+        "loss": str(row.cell.loss),
+        "pooling": str(row.cell.pooling),
+        "methods": [str(method) for method in row.cell.methods],
         "models": len(row.results),
         "missing": [{"fold": fold, "repeat": repeat} for fold, repeat in row.missing],
-        "differing_settings": list(row.mixed),
-        "dim": row.results[0].dim if row.results else None,
-        "figures": {metric: summary._asdict() for metric, summary in entry.figures.items()},
-        "best_repeat": {metric: steered.test[metric] for metric in entry.figures} if steered else None,
-        "joined": joint and {"dim": joint.dim, **{metric: joint.summary(metric)._asdict() for metric in entry.figures}},
-        "not_joined": entry.not_joined,
-        "baseline": entry.baseline.title,
-        "against_baseline": entry.against and asdict(entry.against),
-        "relative_change_in_percent": entry.relative and entry.relative[0],
-        "published": _published(entry.published),
-        "published_joined": _published(entry.published_joined),
-        "best_step": entry.best_step and {"mean": entry.best_step[0], "std": entry.best_step[1]},
-        "cost": asdict(entry.cost),
+        "differing_settings": list(row.differing),
+        "dim": row.dim,
+        "figures": _summaries(row, metrics),
+        "best_repeat": _best_repeat(row, metrics),
+        "joined": _joined(row, metrics),
+        "not_joined": row.not_joined if row.joined is None else None,
+        "baseline": row.baseline.title,
+        "against_baseline": asdict(row.comparison) if row.comparison is not None else None,
+        "relative_change_in_percent": change[0] if change is not None else None,
+        "published": _published(row.published),
+        "published_joined": _published(row.published_joined),
+        "best_step": {"mean": best_step, "std": best_step_std} if best_step is not None else None,
+        "cost": row.cost()._asdict(),
     }
 
 
-def _published(found: dict[str, tuple[Published, ...]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "metric": metric,
-            "table": each.table,
-            "method": each.method,
-            "mean": each.mean,
-            "std": each.std,
-            "note": each.note,
-        }
-        for metric, several in found.items()
-        for each in several
-    ]
+def _summaries(row: Row, metrics: tuple[str, ...]) -> dict[str, Any]:
+    summaries = {}
+    for metric in metrics:
+        summary = row.summary(metric)
+        if summary is not None:
+            summaries[metric] = summary._asdict()
+    return summaries
+
+
+def _best_repeat(row: Row, metrics: tuple[str, ...]) -> dict[str, float] | None:
+    best = row.best_repeat()
+    if best is None:
+        return None
+    return {metric: best.test[metric] for metric in metrics}
+
+
+def _joined(row: Row, metrics: tuple[str, ...]) -> dict[str, Any] | None:
+    if row.joined is None:
+        return None
+    joined: dict[str, Any] = {"dim": row.joined.dim}
+    for metric in metrics:
+        joined[metric] = row.joined.summary(metric)._asdict()
+    return joined
+
+
+def _published(by_metric: dict[str, tuple[Published, ...]]) -> list[dict[str, Any]]:
+    entries = []
+    for metric, numbers in by_metric.items():
+        for number in numbers:
+            entries.append(
+                {
+                    "metric": metric,
+                    "table": number.table,
+                    "method": number.method,
+                    "mean": number.mean,
+                    "std": number.std,
+                    "note": number.note,
+                }
+            )
+    return entries

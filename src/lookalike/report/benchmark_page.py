@@ -1,15 +1,17 @@
-"""The report of a benchmark as a page, as text for a terminal, and as LaTeX."""
+"""The report of a benchmark as an HTML page, as text for a terminal, and as LaTeX."""
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lookalike.data.files import counted
-from lookalike.experiments.results import differing, shared_settings
+from lookalike.experiments.results import differing_settings, shared_settings
+from lookalike.experiments.rows import Section
 from lookalike.report import html, theme
-from lookalike.report.benchmark import Part, Report, reads_best
-from lookalike.report.benchmark_plot import relative_changes
-from lookalike.report.benchmark_tables import costs_table, figures_table
+from lookalike.report.benchmark import Report, reports_best
+from lookalike.report.benchmark_plot import plot_relative_changes
+from lookalike.report.benchmark_tables import costs_table, metrics_table, spreadsheet_table
 from lookalike.report.tables import NOTHING
 
 HOW_TO_READ = """Figures are of the test classes, in percent, as mean ± standard deviation over all combinations of one
@@ -17,186 +19,214 @@ repeat per fold (with a single fold: over repeats); combinations share models, s
 mean. Bold: best, underlined: second best, among complete rows. The p-values are of paired tests over (fold, repeat)
 runs, two-sided and not corrected for the number of rows; the runs share test pictures and most training classes, so
 they are rather too small. Published numbers name their table of the thesis; its "+GSP" is with the zero-shot loss."""
+BEST_REPEAT = "This protocol reports the best repeat by what steered it, which is the test set itself: figures flatter."
 
-# A white block would dazzle in the dark: there, what is light becomes dark, and colours stay what they are.
+# In dark mode, light becomes dark and hues stay.
 DARK = "<style>@media (prefers-color-scheme: dark) { #figure_1 { filter: invert(.91) hue-rotate(180deg) } }</style>"
-TYPED = re.compile(r"(?P<when>\S+ \S+ UTC, code \w+): (?P<command>lookalike .*)")
+COMMAND = re.compile(r"(?P<when>\S+ \S+ UTC, (?:code|version) \w+): (?P<command>lookalike .*)")
+NEEDS_NO_QUOTES = re.compile(r"[a-z0-9,\-_.:/]*")
+MOST_VALUES = 8  # of a setting that differs between models
 
 
 def as_html(report: Report) -> str:
-    parts = [html.paragraph(f"{_counted(report)}, from {report.folder}", faint=True)]
-    if len(report.parts) > 1:
-        parts.append(html.contents({f"part-{n}": part.title for n, part in enumerate(report.parts)}))
+    """The whole report as one page."""
+    parts = [html.paragraph(f"{_describe_counts(report)}, from {report.folder}", faint=True)]
+    if len(report.sections) > 1:
+        parts.append(html.contents({f"part-{n}": section.title for n, section in enumerate(report.sections)}))
+    if report.outdated_note:
+        parts.append(html.paragraph(report.outdated_note))
     parts.append(html.paragraph(" ".join(HOW_TO_READ.split())))
-    for n, part in enumerate(report.parts):
-        parts += [html.heading(part.title, anchor=f"part-{n}"), *_part(part, report)]
-    typed = typed_commands(report.folder)
-    if typed:
-        parts += [html.heading("What was run"), html.code("\n\n".join(f"# {when}\n{line}" for line, when in typed))]
-    if report.found.unreadable:
+    for n, section in enumerate(report.sections):
+        parts.append(html.heading(section.title, anchor=f"part-{n}"))
+        parts += _section_parts(section, report)
+    commands = read_commands(report.folder)
+    if commands:
+        text = "\n\n".join(f"# {when}\n{command}" for command, when in commands.items())
+        parts += [html.heading("What was run"), html.code(text)]
+    if report.unreadable:
         parts.append(html.heading("Results that cannot be read"))
-        parts.append(html.listing(f"{path.name}: {reason}" for path, reason in report.found.unreadable))
+        parts.append(html.listing(f"{path.name}: {reason}" for path, reason in report.unreadable))
     return html.document("Benchmark", parts)
 
 
 def as_text(report: Report, colour: bool = False) -> str:
-    pieces = []
-    for part in report.parts:
-        pieces += [figures_table(part, report.metrics).text(colour), costs_table(part).text(colour)]
-        pieces += ["\n".join(["Failed:", *(f"  {line}" for line in failures(part))])] if part.section.failed else []
-    if report.found.unreadable:
-        lines = [f"  {path.name}: {reason}" for path, reason in report.found.unreadable]
-        pieces.append("\n".join(["Cannot be read:", *lines]))
-    return "\n\n".join(pieces)
+    """The tables for a terminal, with what failed and what cannot be read."""
+    blocks = [report.outdated_note] if report.outdated_note else []
+    for section in report.sections:
+        blocks.append(metrics_table(section, report.metrics).text(colour))
+        blocks.append(costs_table(section).text(colour))
+        if section.failed:
+            blocks.append(_text_list("Failed:", _failures(section)))
+    if report.unreadable:
+        lines = [f"{path.name}: {reason}" for path, reason in report.unreadable]
+        blocks.append(_text_list("Cannot be read:", lines))
+    return "\n\n".join(blocks)
+
+
+def as_csv(report: Report) -> str:
+    """Every row for a spreadsheet."""
+    return spreadsheet_table(report).csv()
 
 
 def as_latex(report: Report) -> str:
-    tables = [table for part in report.parts for table in (figures_table(part, report.metrics), costs_table(part))]
-    return "% \\usepackage{booktabs}\n\n" + "\n".join(table.latex() for table in tables)
+    """The tables for a LaTeX document."""
+    tables = []
+    for section in report.sections:
+        tables += [metrics_table(section, report.metrics).latex(), costs_table(section).latex()]
+    return "% \\usepackage{booktabs}\n\n" + "\n".join(tables)
 
 
-def failures(part: Part) -> list[str]:
-    return [
-        f"{about.title}, fold {about.fold + 1}, repeat {about.repeat + 1}: {error}"
-        for about, error in part.section.failed
-    ]
-
-
-def typed_commands(folder: Path) -> list[tuple[str, str]]:
-    """What commands.txt says was typed, and when first; commands that were typed again stand there once."""
+def read_commands(folder: Path) -> dict[str, str]:
+    """The commands in commands.txt, each with the time of its first use and how often it was used."""
     file = folder / "commands.txt"
-    found: list[tuple[str, str]] = []
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else ():
-        if match := TYPED.fullmatch(line):
-            found.append((match["command"], match["when"]))
-        elif found:  # of a command in several lines
-            found[-1] = (f"{found[-1][0]}\n{line}", found[-1][1])
-    times = [command for command, _ in found]
-    first = dict(reversed(found))
-    return [
-        (command, first[command] + (f", {times.count(command)} times" if times.count(command) > 1 else ""))
-        for command in dict.fromkeys(times)
-    ]
+    if not file.exists():
+        return {}
+    calls: list[tuple[str, str]] = []  # command, when
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        match = COMMAND.fullmatch(line)
+        if match:
+            calls.append((match["command"], match["when"]))
+        elif calls:  # a command of several lines
+            command, when = calls[-1]
+            calls[-1] = (f"{command}\n{line}", when)
+    counts = Counter(command for command, _ in calls)
+    commands: dict[str, str] = {}
+    for command, when in calls:
+        if counts[command] > 1:
+            when += f", {counts[command]} times"
+        commands.setdefault(command, when)
+    return commands
 
 
-def command_of(part: Part, report: Report) -> str:
-    """For a folder that does not say what was typed: what would make these rows, but for settings that were set."""
-    rows = [entry.row.about for entry in part.entries]
-
-    def listed(words: list[str]) -> str:
-        text = ",".join(dict.fromkeys(words))
-        return f'"{text}"' if set(text) - set("abcdefghijklmnopqrstuvwxyz0123456789,-_.:/") else text
-
-    methods = listed(["+".join(map(str, about.methods)) or "none" for about in rows])
-    repeats = 1 + max(repeat for entry in part.entries for _, repeat in entry.row.planned)
-    return " \\\n    ".join(
-        [
-            f"lookalike benchmark --protocol {part.section.protocol} --seeds {repeats}",
-            f"--losses {listed([str(about.loss) for about in rows])}",
-            f"--poolings {listed([str(about.pooling) for about in rows])} --methods {methods}",
-            f"--data {listed([part.section.data])} --out {listed([str(report.folder)])}",
-        ]
-    )
-
-
-def _part(part: Part, report: Report) -> list[str]:
-    metric = report.metrics[0]
-    pieces = []
-    if reads_best(part.section.protocol):
-        words = (
-            "This protocol reports the best repeat by what steered it, which is the test set itself: figures flatter."
-        )
-        pieces.append(html.paragraph(words, faint=True))
-    pieces.append(figures_table(part, report.metrics).html(titled=False))
-    drawn = relative_changes(part, metric)
-    if drawn is not None:
-        caption = f"Change of {metric} in % of the baseline's: from 20 to 22 is +10 % here, +2.00 points in the table. "
-        caption += "Whiskers: one standard deviation over pairs. Pale: models are missing."
-        pieces.append(_chart(theme.as_bytes(drawn, "svg"), _said(part, metric), caption))
-    pieces += [html.heading("Costs", 3), costs_table(part).html(titled=False)]
-    if part.section.failed:
-        pieces += [html.heading("Failed", 3), html.listing(failures(part))]
-    if part.section.unfinished:
-        names = sorted({about.title for about in part.section.unfinished})
-        count = len(part.section.unfinished)
-        begun = "1 model was begun and is" if count == 1 else f"{count} models were begun and are"
-        words = f"{begun} not done: {', '.join(names)}."
-        pieces.append(html.paragraph(words))
-    pieces += [html.heading("What it was made with", 3), html.pairs(_versions(part))]
-    if not typed_commands(report.folder):
-        words = "The folder does not say what was typed. But for settings that were set besides, it was like this:"
-        pieces += [html.paragraph(words), html.code(command_of(part, report))]
-    return [*pieces, html.heading("Settings that all models share", 3), *_settings(part)]
+def _section_parts(section: Section, report: Report) -> list[str]:
+    parts = []
+    if reports_best(section.protocol):
+        parts.append(html.paragraph(BEST_REPEAT, faint=True))
+    parts.append(metrics_table(section, report.metrics).html(titled=False))
+    parts += _chart(section, report.metrics[0])
+    parts += [html.heading("Costs", 3), costs_table(section).html(titled=False)]
+    if section.failed:
+        parts += [html.heading("Failed", 3), html.listing(_failures(section))]
+    if section.unfinished:
+        titles = ", ".join(sorted({cell.title for cell in section.unfinished}))
+        count = len(section.unfinished)
+        started = "1 model was begun and is" if count == 1 else f"{count} models were begun and are"
+        parts.append(html.paragraph(f"{started} not done: {titles}."))
+    parts += [html.heading("What it was made with", 3), html.pairs(_versions(section))]
+    if not read_commands(report.folder):
+        text = "The folder does not say what was typed. But for settings that were set besides, it was like this:"
+        parts += [html.paragraph(text), html.code(_probable_command(section, report.folder))]
+    parts.append(html.heading("Settings that all models share", 3))
+    parts += _settings_parts(section)
+    return parts
 
 
-def _chart(svg: bytes, alternative: str, caption: str) -> str:
-    """As wide as the page at most, on a telephone, too; and dark in the dark."""
-    image = svg.decode().replace("<defs>", f"{DARK}<defs>", 1).encode()
-    picture = html.picture(image, "svg", alternative, caption)
-    return picture.replace("<img ", '<img style="width: auto; max-width: 100%; background: none" ', 1)
+def _chart(section: Section, metric: str) -> list[str]:
+    """The bar plot; at most as wide as the page, and dark in dark mode."""
+    figure = plot_relative_changes(section, metric)
+    if figure is None:
+        return []
+    changes = []
+    for row in section.rows:
+        change = row.relative_change()
+        if change is not None:
+            changes.append(f"{row.title} {change[0]:+.1f}%")
+    alternative = f"Bars of the change of {metric}: {', '.join(changes)}"
+    caption = f"Change of {metric} in % of the baseline's: from 20 to 22 is +10 % here, +2.00 points in the table. "
+    caption += "Whiskers: one standard deviation over pairs. Pale: models are missing."
+    svg = theme.as_bytes(figure, "svg").decode().replace("<defs>", f"{DARK}<defs>", 1)
+    picture = html.picture(svg.encode(), "svg", alternative, caption)
+    return [picture.replace("<img ", '<img style="width: auto; max-width: 100%; background: none" ', 1)]
 
 
-def _settings(part: Part) -> list[str]:
-    shared = shared_settings(part.section.results)
+def _settings_parts(section: Section) -> list[str]:
+    shared = shared_settings(section.results)
     if not shared:
         return [html.paragraph("The settings of the runs are not in the folder.")]
-    pieces = [html.pairs({name: _plain(value) for name, value in shared.items()})]
-    several = {
-        name: sorted({_plain(each.settings.get(name)) for each in part.section.results if each.settings})
-        for name in differing(part.section.results)
-    }
-    if several:
-        pieces.append(html.heading("Settings in which models differ", 3))
-        pieces.append(html.pairs({name: _listed(values) for name, values in several.items()}))
-    return pieces
+    parts = [html.pairs({name: _format_value(value) for name, value in shared.items()})]
+    differing = {}
+    for name in differing_settings(section.results):
+        values = sorted({_format_value(result.settings.get(name)) for result in section.results if result.settings})
+        differing[name] = "; ".join(values[:MOST_VALUES])
+        if len(values) > MOST_VALUES:
+            differing[name] += f" and {len(values) - MOST_VALUES} more"
+    if differing:
+        parts += [html.heading("Settings in which models differ", 3), html.pairs(differing)]
+    return parts
 
 
-def _listed(values: list[str], most: int = 8) -> str:
-    more = f" and {len(values) - most} more" if len(values) > most else ""
-    return "; ".join(values[:most]) + more
-
-
-def _versions(part: Part) -> dict[str, str]:
-    results = part.section.results
-
-    def every(values: list[str]) -> str:
-        return ", ".join(sorted(set(values))) or "unknown"
-
+def _versions(section: Section) -> dict[str, str]:
+    results = section.results
     return {
-        "lookalike": every([each.lookalike for each in results]),
-        "torch": every([each.torch for each in results]),
-        "code": part.section.code,
-        "test pictures": part.section.tested,
-        "machine": every([f"{each.device}, {each.threads} threads" for each in results]),
-        "queries": every([f"{each.test['queries']:,}" for each in results if "queries" in each.test]),
+        "lookalike": _list_distinct(result.lookalike for result in results),
+        "torch": _list_distinct(result.torch for result in results),
+        "version of the results": section.version,
+        "test pictures": section.tested,
+        "machine": _list_distinct(f"{result.device}, {result.threads} threads" for result in results),
+        "queries": _list_distinct(f"{result.test['queries']:,}" for result in results if "queries" in result.test),
     }
 
 
-def _said(part: Part, metric: str) -> str:
-    """The plot in words."""
-    changes = [(entry.row.title, entry.relative) for entry in part.entries]
-    told = [f"{title} {relative[0]:+.1f}%" for title, relative in changes if relative is not None]
-    return f"Bars of the change of {metric}: {', '.join(told)}"
+def _list_distinct(values: Iterable[str]) -> str:
+    return ", ".join(sorted(set(values))) or "unknown"
 
 
-def _counted(report: Report) -> str:
-    found = report.found
-    words = [counted(len(found.results), "model")]
-    words += [f"{len(found.failed)} failed"] if found.failed else []
-    words += [f"{len(found.unfinished)} not done"] if found.unfinished else []
-    return ", ".join(words)
+def _failures(section: Section) -> list[str]:
+    return [f"{cell.title}, {cell.run_label}: {cell.error}" for cell in section.failed]
 
 
-def _plain(value: object) -> str:
-    """As it would be typed.
+def _text_list(title: str, lines: Iterable[str]) -> str:
+    return "\n".join([title, *(f"  {line}" for line in lines)])
 
-    >>> _plain({"keep": 0.3, "init": None}), _plain([0.9, 0.999]), _plain(True), _plain({})
+
+def _probable_command(section: Section, folder: Path) -> str:
+    """A command that would give these rows, except for settings that were set besides."""
+    repeats = 1
+    losses, poolings, methods = [], [], []
+    for row in section.rows:
+        losses.append(str(row.cell.loss))
+        poolings.append(str(row.cell.pooling))
+        methods.append("+".join(map(str, row.cell.methods)) or "none")
+        for _, repeat in (*row.missing, *(result.run for result in row.results)):
+            repeats = max(repeats, repeat + 1)
+    lines = [
+        f"lookalike benchmark --protocol {section.protocol} --seeds {repeats}",
+        f"--losses {_option_value(losses)}",
+        f"--poolings {_option_value(poolings)} --methods {_option_value(methods)}",
+        f"--data {_option_value([section.data])} --out {_option_value([str(folder)])}",
+    ]
+    return " \\\n    ".join(lines)
+
+
+def _option_value(values: list[str]) -> str:
+    text = ",".join(dict.fromkeys(values))
+    return text if NEEDS_NO_QUOTES.fullmatch(text) else f'"{text}"'
+
+
+def _describe_counts(report: Report) -> str:
+    counts = Counter(cell.status for cell in report.cells)
+    text = counted(counts["done"], "model")
+    if counts["failed"]:
+        text += f", {counts['failed']} failed"
+    if counts["unfinished"]:
+        text += f", {counts['unfinished']} not done"
+    return text
+
+
+def _format_value(value: object) -> str:
+    """A setting as it would be typed.
+
+    >>> _format_value({"keep": 0.3, "init": None}), _format_value([0.9, 0.999]), _format_value(True), _format_value({})
     ('keep=0.3, init=–', '0.9, 0.999', 'true', '–')
     """
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={_plain(each)}" for name, each in value.items()) or NOTHING
+        return ", ".join(f"{name}={_format_value(inner)}" for name, inner in value.items()) or NOTHING
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(_plain, value)) or NOTHING
+        return ", ".join(map(_format_value, value)) or NOTHING
     if value is None:
         return NOTHING
-    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

@@ -1,95 +1,112 @@
-"""By how much each method changes the baseline, loss by loss, as in Figure 5.7 of the thesis."""
+"""Bar plot of the change against the baseline, loss by loss, as in Figure 5.7 of the thesis."""
 
 from __future__ import annotations
 
 from textwrap import fill
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lookalike.report.benchmark import Entry, Part
-from lookalike.report.theme import INK, figure, styles, theme
+from lookalike.experiments.rows import Row, Section
+from lookalike.report.theme import INK, Style, figure, styles, theme
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-THICKNESS = 0.72  # of a bar, where bars are 1 apart
-GROUP = 1.5  # between the last bar of a loss and the name of the next
-PITCH = 0.27  # inches from bar to bar, and for each further line of the longest name
-LINE = 0.09
-LONGEST = 22  # letters in a line of a name
-WIDTH = 6.0  # inches: letters can still be read where it is shrunk to a telephone
-
-
-def label_of(entry: Entry) -> str:
-    """What is compared within a loss: the pooling, and what was added."""
-    about, variant = entry.row.about, entry.row.variant
-    label = " + ".join(map(str, (about.pooling, *about.methods)))
-    return f"{label} [{variant}]" if variant else label
+BAR_HEIGHT = 0.72  # where bars are 1 apart
+GROUP_GAP = 1.5  # between the last bar of a loss and the name of the next
+INCHES_PER_BAR = 0.27
+INCHES_PER_LINE = 0.09  # more for each further line of the longest name
+LONGEST_LINE = 22  # characters of a name
+WIDTH = 6.0  # inches: still readable when scaled down to a phone
+TALLEST = 60.0  # inches
 
 
 class Bar(NamedTuple):
-    change: float  # in % of the baseline
-    spread: float  # its std, 0 if unknown
+    """``change`` and its std ``spread`` (0 if unknown) in percent of the baseline."""
+
+    change: float
+    spread: float
     is_complete: bool
 
 
-def bars_of(part: Part) -> dict[str, dict[str, Bar]]:
-    """Loss -> what -> its bar, where there is something to compare with."""
+def collect_bars(section: Section) -> dict[str, dict[str, Bar]]:
+    """Bars by loss and by label, for all rows that can be compared with a baseline."""
     bars: dict[str, dict[str, Bar]] = {}
-    for entry in part.entries:
-        if entry.relative is not None:
-            change, spread = entry.relative
-            whole = entry.row.is_complete and entry.baseline.is_complete
-            bars.setdefault(str(entry.row.about.loss), {})[label_of(entry)] = Bar(change, spread or 0.0, whole)
+    for row in section.rows:
+        relative_change = row.relative_change()
+        if relative_change is None or row.baseline is None:
+            continue
+        change, spread = relative_change
+        is_complete = row.is_complete and row.baseline.is_complete
+        bars.setdefault(str(row.cell.loss), {})[_label(row)] = Bar(change, spread or 0.0, is_complete)
     return bars
 
 
-def relative_changes(part: Part, metric: str) -> Figure | None:
-    """Bars with whiskers of one std over the pairs, pale where models are missing; None if nothing can be compared.
+def plot_relative_changes(section: Section, metric: str) -> Figure | None:
+    """Draw horizontal bars with whiskers of one std over the pairs; pale bars miss models.
 
-    They lie, each with its name beside it: so there is room for long names, and no legend to be searched.
+    Each bar has its name beside it, so long names fit and there is no legend.
+
+    Returns:
+        The figure, or None if nothing can be compared.
     """
-    bars = bars_of(part)
+    bars = collect_bars(section)
     if not bars:
         return None
-    chosen = styles(dict.fromkeys(label for of in bars.values() for label in of))
-    names: dict[float, str] = {}
-    place = 0.0
+    labels = [label for bars_of_loss in bars.values() for label in bars_of_loss]
+    bar_styles = styles(dict.fromkeys(labels))
+    extra_lines = max(_wrap(label).count("\n") for label in labels)
+    height = (INCHES_PER_BAR + INCHES_PER_LINE * extra_lines) * (len(labels) + GROUP_GAP * len(bars))
+    tick_names: dict[float, str] = {}
+    y = 0.0
     with theme():
-        lines = max(_wrapped(label).count("\n") for label in chosen)
-        pitch = PITCH + LINE * lines
-        count = sum(map(len, bars.values())) + GROUP * len(bars)
-        drawn, [axes] = figure(WIDTH, min(1.0 + pitch * count, 60.0))
-        for loss, of in bars.items():
-            names[place] = loss
-            for label, bar in of.items():
-                place += 1
-                names[place] = _wrapped(label)
-                axes.barh(
-                    place,
-                    bar.change,
-                    THICKNESS,
-                    color=chosen[label].colour,
-                    hatch=chosen[label].hatch,
-                    edgecolor=INK,
-                    linewidth=0.7,
-                    xerr=bar.spread or None,
-                    error_kw={"elinewidth": 1, "capsize": 3, "ecolor": INK},
-                    **({} if bar.is_complete else {"linestyle": "--", "alpha": 0.5}),
-                )
-            place += GROUP
+        drawn, [axes] = figure(WIDTH, min(1.0 + height, TALLEST))
+        for loss, bars_of_loss in bars.items():
+            tick_names[y] = loss
+            for label, bar in bars_of_loss.items():
+                y += 1
+                tick_names[y] = _wrap(label)
+                _draw_bar(axes, y, bar, bar_styles[label])
+            y += GROUP_GAP
         axes.axvline(0, color=INK, linewidth=1)
         axes.grid(visible=False, axis="y")
         axes.grid(visible=True, axis="x")
-        axes.set_yticks(list(names), list(names.values()))
+        axes.set_yticks(list(tick_names), list(tick_names.values()))
         for tick in axes.get_yticklabels():
-            tick.set(fontweight="bold" if tick.get_text() in bars else "normal", fontsize=11 if lines == 0 else 9.5)
+            tick.set_fontweight("bold" if tick.get_text() in bars else "normal")
+            tick.set_fontsize(11 if extra_lines == 0 else 9.5)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
-        axes.set_ylim(place - GROUP + 0.6, -0.6)
+        axes.set_ylim(y - GROUP_GAP + 0.6, -0.6)
         axes.margins(x=0.08)
         axes.set_xlabel(f"change of {metric}, in % of the baseline's")
     return drawn
 
 
-def _wrapped(name: str) -> str:
-    return fill(name, LONGEST, break_long_words=False, break_on_hyphens=False)
+def _draw_bar(axes: Any, y: float, bar: Bar, style: Style) -> None:
+    pale: dict[str, Any] = {}
+    if not bar.is_complete:
+        pale = {"linestyle": "--", "alpha": 0.5}
+    axes.barh(
+        y,
+        bar.change,
+        BAR_HEIGHT,
+        color=style.colour,
+        hatch=style.hatch,
+        edgecolor=INK,
+        linewidth=0.7,
+        xerr=bar.spread or None,
+        error_kw={"elinewidth": 1, "capsize": 3, "ecolor": INK},
+        **pale,
+    )
+
+
+def _label(row: Row) -> str:
+    """What is compared within a loss: the pooling and the added methods."""
+    label = " + ".join(map(str, (row.cell.pooling, *row.cell.methods)))
+    if row.variant:
+        return f"{label} [{row.variant}]"
+    return label
+
+
+def _wrap(name: str) -> str:
+    return fill(name, LONGEST_LINE, break_long_words=False, break_on_hyphens=False)

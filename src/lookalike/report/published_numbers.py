@@ -1,126 +1,158 @@
-"""Published numbers for a row of ours."""
+"""Finds the published numbers for a row, and the settings in which the row differs from them."""
 
 import json
 from pathlib import Path
 from typing import Any, Literal
 
+from lookalike.data import datasets
 from lookalike.experiments.layers import VARIANTS
 from lookalike.experiments.protocol import load_protocol, settings_for
 from lookalike.experiments.published import THESIS, Published, published
 from lookalike.experiments.rows import Row
 
 NONE = "no published number"
-SIZES = ("memory", "ccp_proxies", "centres_per_class")
-UNTIL_IT_ENDS = "until patience ends it"  # in all of the papers' protocols
-TRAINED_WITH = ("backbone", "size", "dim", "batch_size", "steps")
-TOLD = {"zero-shot": "zero_shot", "memory": "memory", "ccp": "ccp"}  # methods that the tables have, by their keys there
+# Settings whose value depends on the variant S or L.
+VARIANT_SETTINGS = ("memory", "ccp_proxies", "centres_per_class")
+# Settings that are compared with those of the protocol.
+COMPARED_SETTINGS = ("backbone", "size", "dim", "batch_size", "steps")
+UNTIL_PATIENCE_ENDS = "until patience ends it"  # the steps in all of the papers' protocols
+# Methods that the published tables have, with the name of their key there.
+PUBLISHED_METHODS = {"zero-shot": "zero_shot", "memory": "memory", "ccp": "ccp"}
 
 
-def beside(row: Row, metric: str, size: int) -> tuple[Published, ...]:
-    """What the thesis has for this loss, pooling and methods, under the same protocol and in the same size.
+def find_published(row: Row, metric: str, size: int) -> tuple[Published, ...]:
+    """Find the numbers of the thesis for the loss, pooling and methods of a row.
 
-    Its "+GSP" is with the zero-shot loss, so that GSP alone has no number, except where a table takes the two apart.
+    The thesis' "+GSP" includes the zero-shot loss. So GSP alone has a number only where a table separates the two.
+
+    Args:
+        row: of a benchmark.
+        metric: such as "MAP@R".
+        size: of the embedding.
+
+    Returns:
+        Numbers of the same protocol and size; those of the row's backbone if there are any. Repetitions are left out.
     """
-    methods = {method.name for method in row.about.methods}
-    data_set = data_set_of(row)
-    if (
-        data_set is None
-        or methods - set(TOLD)
-        or any(choice.settings for choice in (row.about.loss, row.about.pooling, *row.about.methods))
-    ):
+    cell = row.cell
+    data_set = _data_set(row)
+    methods = {method.name for method in cell.methods}
+    has_own_settings = any(choice.settings for choice in (cell.loss, cell.pooling, *cell.methods))
+    if data_set is None or has_own_settings or not methods.issubset(PUBLISHED_METHODS):
         return ()
-    keys: dict[str, Any] = {key: method in methods for method, key in TOLD.items()}
-    found = published(
+    method_keys: dict[str, Any] = {key: name in methods for name, key in PUBLISHED_METHODS.items()}
+    numbers = published(
         data_set=data_set,
-        loss=row.about.loss.name,
-        pooling=row.about.pooling.name,
+        loss=cell.loss.name,
+        pooling=cell.pooling.name,
         size=size,
-        protocol=row.about.protocol,
+        protocol=cell.protocol,
         metric=metric,
         reported_by=THESIS,
         settings={},
-        **keys,
+        **method_keys,
     )
-    variants = variants_of(row, data_set)
-    alike = [each for each in found or () if each.variant not in VARIANTS or each.variant in variants]
-    different = {(each.mean, each.backbone): each for each in reversed(alike)}  # of repetitions, the first
-    own = backbone_of(row)
-    same = [each for each in different.values() if each.backbone == own]
-    return tuple(reversed(same or list(different.values())))
+    variants = _variants(row, data_set)
+    distinct: dict[tuple[float, str], Published] = {}
+    for number in numbers or ():
+        if number.variant not in VARIANTS or number.variant in variants:
+            distinct.setdefault((number.mean, number.backbone), number)
+    backbone = _backbone(row)
+    same_backbone = [number for number in distinct.values() if number.backbone == backbone]
+    return tuple(same_backbone or distinct.values())
 
 
-def variants_of(row: Row, data_set: str) -> set[str]:
-    """Those of S and L whose sizes of memory, CCP and SoftTriple the row has; both, where it has none of these."""
-    own = settings_of(row)
-    found: set[str] = set()
+def describe_published(numbers: tuple[Published, ...]) -> str:
+    """The numbers as one text, each with its table."""
+    texts = [f"{number} (Table {number.table})" for number in numbers]
+    return "; ".join(texts) or NONE
+
+
+def explain_published(numbers: tuple[Published, ...], row: Row) -> str:
+    """What the table calls the row, its backbone if it differs, and doubts about the number."""
+    backbone = _backbone(row)
+    texts = []
+    for number in numbers:
+        text = f"{number.method} in Table {number.table}"
+        if backbone and number.backbone and backbone != number.backbone:
+            text += f", with {number.backbone} (ours: {backbone})"
+        if number.note:
+            text += f"; {number.note}"
+        texts.append(text)
+    return "; ".join(texts)
+
+
+def differences_from_protocol(row: Row) -> list[str]:
+    """Settings in which the row was trained differently from its protocol, and so from the published numbers."""
+    own_settings = _settings(row)
+    protocol_settings = _protocol_settings(row, _data_set(row) or "", "L")
+    differences = []
+    for name in COMPARED_SETTINGS:
+        value, expected = own_settings.get(name), protocol_settings.get(name)
+        if value is None or expected is None or value == expected:
+            continue
+        if name == "steps":
+            expected = UNTIL_PATIENCE_ENDS
+        differences.append(f"{name} {value} (theirs: {expected})")
+    return differences
+
+
+def _variants(row: Row, data_set: str) -> set[str]:
+    """The variants S and L whose settings the row has; both if none of its settings depends on the variant."""
+    own_settings = _settings(row)
+    variants: set[str] = set()
     for variant in VARIANTS:
-        asked = protocol_of(row, data_set, variant)
-        if asked and all(asked[name] == own[name] for name in SIZES if name in asked and name in own):
-            found.add(variant)
-    return found
+        expected = _protocol_settings(row, data_set, variant)
+        compared = [name for name in VARIANT_SETTINGS if name in expected and name in own_settings]
+        if expected and all(expected[name] == own_settings[name] for name in compared):
+            variants.add(variant)
+    return variants
 
 
-def unlike(row: Row) -> list[str]:
-    """In what the row was trained otherwise than its protocol says, and so than the published numbers."""
-    own, theirs = settings_of(row), protocol_of(row, data_set_of(row) or "", "L")
-    return [
-        f"{name} {own[name]} (theirs: {UNTIL_IT_ENDS if name == 'steps' else theirs[name]})"
-        for name in TRAINED_WITH
-        if own.get(name) is not None and theirs.get(name) is not None and own[name] != theirs[name]
-    ]
+def _settings(row: Row) -> dict[str, Any]:
+    """Settings of the row's first model, with those of its loss on the same level."""
+    if not row.results:
+        return {}
+    settings = row.results[0].settings
+    return {**settings, **settings.get("loss_settings", {})}
 
 
-def settings_of(row: Row) -> dict[str, Any]:
-    """Of its models; those of the loss beside the others."""
-    own = row.results[0].settings if row.results else {}
-    return {**own, **own.get("loss_settings", {})}
-
-
-def protocol_of(row: Row, data_set: str, variant: Literal["S", "L"]) -> dict[str, Any]:
-    """The same as the row's protocol has it; {} where that is a file of one's own."""
+def _protocol_settings(row: Row, data_set: str, variant: Literal["S", "L"]) -> dict[str, Any]:
+    """The same as the row's protocol has them; {} if that is a file of the user."""
+    cell = row.cell
     try:
-        values = settings_for(
-            load_protocol(row.about.protocol),
+        settings = settings_for(
+            load_protocol(cell.protocol),
             data_set=data_set,
-            loss=row.about.loss.name,
-            pooling=row.about.pooling.name,
-            methods=[method.name for method in row.about.methods],
+            loss=cell.loss.name,
+            pooling=cell.pooling.name,
+            methods=[method.name for method in cell.methods],
             variant=variant,
         )
     except ValueError:
         return {}
-    return {**values, **values.get("loss_settings", {})}
+    return {**settings, **settings.get("loss_settings", {})}
 
 
-def in_words(found: tuple[Published, ...]) -> str:
-    return "; ".join(f"{each} (Table {each.table})" for each in found) or NONE
+def _backbone(row: Row) -> str | None:
+    for result in row.results:
+        if "backbone" in result.settings:
+            return str(result.settings["backbone"])
+    return None
 
 
-def explained(found: tuple[Published, ...], row: Row) -> str:
-    """What is to be known about these numbers: what the table calls the row, its backbone, doubts."""
-    own = backbone_of(row)
-    pieces = []
-    for each in found:
-        other = f", with {each.backbone} (ours: {own})" if own and each.backbone and own != each.backbone else ""
-        note = f"; {each.note}" if each.note else ""
-        pieces.append(f"{each.method} in Table {each.table}{other}{note}")
-    return "; ".join(pieces)
-
-
-def backbone_of(row: Row) -> str | None:
-    return next((each.settings["backbone"] for each in row.results if "backbone" in each.settings), None)
-
-
-def data_set_of(row: Row) -> str | None:
+def _data_set(row: Row) -> str | None:
     """The data set as the papers call it: by the name that was typed, or by what the run found there."""
-    from lookalike.data import datasets as benchmarks
+    names = [row.cell.data.partition(":")[0]]
+    if row.results:
+        names.append(_name_in_run(row.results[0].folder))
+    for name in names:
+        data_set = datasets.lookup(name)
+        if data_set is not None:
+            return data_set.name
+    return None
 
-    names = [row.about.data.partition(":")[0], *(_name_of_data(each.folder) for each in row.results[:1])]
-    known = (benchmarks.lookup(name) for name in names)
-    return next((each.name for each in known if each is not None), None)
 
-
-def _name_of_data(folder: Path) -> str:
+def _name_in_run(folder: Path) -> str:
     try:
         return str(json.loads((folder / "run" / "data.json").read_text(encoding="utf-8"))["name"])
     except (OSError, ValueError, KeyError, TypeError):

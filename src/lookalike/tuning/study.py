@@ -3,8 +3,8 @@ judged by the mean of the monitored figure on the held-out classes. The test cla
 
     DIR/tuning.json            what is searched, and the name of the study
     DIR/journal.log            Optuna's records, unless they are in a data base of yours
-    DIR/asking/claim-*         who chooses what to do next, one at a time
-    DIR/trials/<number>/       claim-*, who is at it; log.txt; runs/f1-r1, the folders of the runs
+    DIR/asking/lease-*         who chooses what to do next, one at a time
+    DIR/trials/<number>/       lease-*, who is at it; log.txt; runs/f1-r1, the folders of the runs
 
 Workers share DIR. Whoever has ``asking`` takes up a trial whose worker died, or asks Optuna for another, and claims it
 before the next may ask; so no trial is done twice, and there are never more than were wanted. Optuna's own heartbeat
@@ -31,8 +31,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from lookalike._util.files import write_text
 from lookalike._util.signals import Stopped
-from lookalike.experiments import leases as claims
-from lookalike.experiments.cells import RESULTS_VERSION
+from lookalike.experiments import leases
+from lookalike.experiments.results import RESULTS_VERSION
 from lookalike.training.run import train
 from lookalike.tuning.results import Record, best_of
 from lookalike.tuning.space import describe_params
@@ -48,7 +48,7 @@ Say = Callable[[str], None]
 class Tuning:
     """A search in a folder. Makes the folder, or finds it, and refuses one that holds another search."""
 
-    def __init__(self, task: Task, out: Path, storage: str | None = None, expires: float = claims.EXPIRES) -> None:
+    def __init__(self, task: Task, out: Path, storage: str | None = None, expires: float = leases.EXPIRES) -> None:
         self.task, self.out, self.expires = task, out, expires
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         about = {**task.about(), "storage": digest_of(storage)}
@@ -103,26 +103,26 @@ class Tuning:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """One worker at a time; one that died in here, on another machine, is waited for until its claim expires."""
-        while (held := claims.claim(self.out / "asking", self.expires)) is None:
+        while (held := leases.acquire(self.out / "asking", self.expires)) is None:
             time.sleep(min(0.1, self.expires / 4))
         try:
             yield
         finally:
             held.release()
 
-    def _next(self, trials: int) -> tuple[Trial, claims.Claim] | None:
+    def _next(self, trials: int) -> tuple[Trial, leases.Lease] | None:
         """A trial that nobody is at: one whose worker died, or a new one."""
         with self._alone():
             known = self.study.get_trials(deepcopy=False)
             for frozen in known:
                 if frozen.state == TrialState.RUNNING:
-                    held = claims.claim(self.folder(frozen.number), self.expires)
+                    held = leases.acquire(self.folder(frozen.number), self.expires)
                     if held is not None:
                         return self._proposed(frozen), held
             if len(known) >= trials:
                 return None
             trial = self._proposed(None, len(known))
-            held = claims.claim(self.folder(trial.number), self.expires)
+            held = leases.acquire(self.folder(trial.number), self.expires)
             if held is None:
                 raise ValueError(f"{self.folder(trial.number)} belongs to another search: choose another --out")
             return trial, held
@@ -140,7 +140,7 @@ class Tuning:
                 trial._suggest(name, distribution)
             return trial
 
-    def _do(self, trial: Trial, held: claims.Claim, trials: int, say: Say) -> None:
+    def _do(self, trial: Trial, held: leases.Lease, trials: int, say: Say) -> None:
         started, number = time.monotonic(), trial.number
 
         def on_lost() -> None:
@@ -149,7 +149,7 @@ class Tuning:
 
         ending = ""
         try:
-            with held.kept_alive(on_lost, min(claims.TOUCH_EVERY, self.expires / 4)):
+            with held.kept_alive(on_lost, min(leases.TOUCH_EVERY, self.expires / 4)):
                 figures = self._train(trial)
         except (Stopped, KeyboardInterrupt):
             raise

@@ -7,10 +7,10 @@ from typing import Any
 
 from lookalike import pooling as poolings
 from lookalike.data.pictures import Pictures
-from lookalike.experiments.cells import RESULTS_VERSION
 from lookalike.experiments.choices import Choice
 from lookalike.experiments.plan import Plan, make_plan
 from lookalike.experiments.protocol import Protocol
+from lookalike.experiments.results import RESULTS_VERSION
 from lookalike.training.settings import Settings
 from lookalike.tuning.space import Space, as_overrides, describe_params, searched
 

@@ -19,11 +19,12 @@ import numpy as np
 from lookalike._util.checks import check_count
 from lookalike._util.signals import RunFailed
 from lookalike.data.pictures import Pictures
-from lookalike.experiments.cells import Cell, result_of
+from lookalike.experiments.cells import Cell
 from lookalike.experiments.choices import parse_settings, split_top_level
 from lookalike.experiments.estimate import describe_estimate, estimate
 from lookalike.experiments.plan import Plan, load_sources
 from lookalike.experiments.protocol import load_protocol
+from lookalike.experiments.results import read_finished
 from lookalike.experiments.workers import work
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.training.run_folder import RunFolder
@@ -149,11 +150,11 @@ def _along(
     out = bench.out / "benchmark"
     end = work(cells, out, plan.pictures_of, keep_vectors=False, say=say)
     for cell, reason in end.failed:
-        found.notes.append(f"{axis.name}: failed: {cell.title}, {cell.place}: {reason}")
+        found.notes.append(f"{axis.name}: failed: {cell.title}, {cell.run_label}: {reason}")
     if len(end.failed) == len(cells):
         return
-    results = {number: [result_of(cell.folder(out)) for cell in own] for number, own in rows.cells.items()}
-    moved = {i: [bool(one["best_step"]) for one in own if one is not None] for i, own in results.items()}
+    results = {number: [read_finished(cell.folder(out)) for cell in own] for number, own in rows.cells.items()}
+    moved = {i: [bool(one.best_step) for one in own if one is not None] for i, own in results.items()}
     data_set = next(iter(pictures.values())).name
     learnt = float(np.mean([each for own in moved.values() for each in own]))
     stuck = frozenset(i for i, own in moved.items() if own and not any(own))
@@ -201,8 +202,9 @@ def _figures(axis: Axis, results: dict[int, list[Any]], points: int) -> Any:
     figures = np.full((points, max(1, blocks)), np.nan)
     for number_of, own in results.items():
         for block, result in enumerate(own):
-            if result is not None and result[axis.measure] is not None:
-                figures[number_of, block] = 100 * result[axis.measure][axis.metric]
+            metrics = getattr(result, axis.measure, None)
+            if metrics is not None:
+                figures[number_of, block] = 100 * metrics[axis.metric]
     return figures
 
 
@@ -223,8 +225,8 @@ def _drawn(
         return plots.iteration_costs(m, costs), claims, {"costs": [cost._asdict() for cost in costs]}
     if m.axis.draw == "alternating":
         done = {i: [one for one in own if one is not None] for i, own in results.items()}
-        best = {m.points[i].series: [float(one["best_step"] or 0) for one in own] for i, own in done.items()}
-        last = {m.points[i].series: [float(one["steps"]) for one in own] for i, own in done.items()}
+        best = {m.points[i].series: [float(one.best_step or 0) for one in own] for i, own in done.items()}
+        last = {m.points[i].series: [float(one.steps) for one in own] for i, own in done.items()}
         steps = {m.points[i].series: _problem_steps(own, bench.out) for i, own in rows.cells.items()}
         return plots.problem_steps(m, steps), more_steps(best, last), {"best_step": best, "problem_steps": steps}
     return plots.lines(m), [], {}
@@ -283,7 +285,7 @@ def _table(m: Measured, results: dict[int, list[Any]]) -> Table:
         beside = [100 * one[other][m.axis.metric] for one in done if one[other]]
         std = None if np.isnan(m.stds[i]) else float(m.stds[i])
         mean = None if np.isnan(m.means[i]) else float(m.means[i])
-        steps = [one["best_step"] for one in done if one["best_step"] is not None]
+        steps = [one.best_step for one in done if one.best_step is not None]
         lines.append(
             Line(
                 [
