@@ -1,16 +1,21 @@
 """What was asked for becomes cells, each with the settings of its protocol."""
 
+import io
+import json
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from lookalike._util.hashing import digest
 from lookalike.data.glyphs import glyphs
 from lookalike.data.pictures import Pictures
+from lookalike.experiments.cells import NOT_IN_KEY
 from lookalike.experiments.choices import Choice, parse_choices, parse_settings, split_top_level
 from lookalike.experiments.plan import make_plan, parse_methods, with_seeds
 from lookalike.experiments.protocol import load_protocol
+from lookalike.experiments.results import RESULTS_VERSION
 from lookalike.experiments.splits import fingerprint_of, steered_by_test, with_fold, with_test_classes
 
 POOLINGS = ["average", "gsp", "max"]
@@ -105,7 +110,7 @@ def test_what_cannot_be_is_left_out_with_its_reason_and_the_rest_stays(letters: 
         plan_of(letters, "c1", "average", overrides={"stesp": 1})
 
 
-def test_a_key_covers_settings_code_and_data_but_not_the_machine(
+def test_a_key_covers_version_settings_and_data_but_not_the_machine(
     letters: Pictures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell = plan_of(letters, "c1", "average").cells[0]
@@ -115,6 +120,21 @@ def test_a_key_covers_settings_code_and_data_but_not_the_machine(
     assert replace(cell, fingerprint="other").key != cell.key
     monkeypatch.setattr("lookalike.experiments.cells.RESULTS_VERSION", 3)
     assert replace(cell).key != cell.key
+
+
+def test_a_key_depends_on_no_source_file(letters: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = plan_of(letters, "c1", "average").cells[0]
+    settings = {name: value for name, value in vars(cell.settings).items() if name not in NOT_IN_KEY}
+    text = json.dumps(settings, sort_keys=True, default=str)
+
+    def refuse(*_: object, **__: object) -> None:
+        pytest.fail("a file was read to compute the key")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(io, "open", refuse)  # of pathlib
+        patch.setattr("builtins.open", refuse)
+        key = replace(cell).key
+    assert key == digest(text, str(RESULTS_VERSION), cell.fingerprint)[:16]
 
 
 def test_data_without_a_split_are_tested_on_the_last_half_of_their_classes(letters: Pictures) -> None:

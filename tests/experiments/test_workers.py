@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import lookalike
 from lookalike.cli import main
 from lookalike.experiments.estimate import Estimate, describe_estimate
 
@@ -65,6 +66,29 @@ def test_what_is_done_is_not_done_again_and_a_failure_does_not_stop_the_rest(
     assert {file: file.read_text() for file in (tmp_path / "a").rglob("log.txt")} == logs
     assert main(words(tmp_path / "a", *poolings, "--retry-failed")) == 1
     assert {file: file.read_text() for file in (tmp_path / "a").rglob("log.txt")} != logs
+
+
+def test_results_of_another_version_are_computed_again_and_not_mixed_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = words(tmp_path / "a", "--poolings", "average")
+    assert main(arguments) == 0
+    assert "outdated" not in capsys.readouterr().err
+    monkeypatch.setattr("lookalike.experiments.cells.RESULTS_VERSION", 3)
+    monkeypatch.setattr("lookalike.experiments.results.RESULTS_VERSION", 3)
+    monkeypatch.setattr("lookalike.report.benchmark.RESULTS_VERSION", 3)
+    assert main(arguments) == 0
+    printed = capsys.readouterr().err
+    assert f"1 result in {tmp_path / 'a'} of another version than 3: outdated, not used\n" in printed
+    assert "0 are done" in printed
+    files = sorted((tmp_path / "a" / "cells").glob("*/result.json"), key=lambda file: file.stat().st_mtime_ns)
+    stored = [json.loads(file.read_text()) for file in files]
+    assert [result["version"] for result in stored] == [2, 3]
+    assert {result["lookalike"] for result in stored} == {lookalike.__version__}
+    assert main(["report", str(tmp_path / "a")]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("1 result of another version than 3, in tables of their own: outdated")
+    assert text.index("protocol quick, version 3") < text.index("protocol quick, version 2")
 
 
 def test_a_plan_is_printed_and_nothing_is_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +149,7 @@ def test_who_is_waited_for_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     told = capsys.readouterr().err
     assert "0 are done, 1 is being done, 0 failed, 0 are open" in told
     who = r"waiting for c2 \+ average, fold 1, repeat 1 \(process 4711 on elsewhere, last sign [0-2] s ago\)"
-    assert len(re.findall(rf"{who}; whoever gives no sign for 2 s counts as dead\n", told)) == 1
+    assert len(re.findall(rf"{who}; a worker without a sign for 2 s counts as dead\n", told)) == 1
     assert told.count("waiting") == 1
     assert result.exists()
 

@@ -62,6 +62,7 @@ def run(argv: list[str]) -> int:
     if not is_worker():  # who has started them says it
         now = read_progress(plan.cells, options.out, options.expires)
         _announce(plan, now, options.workers)
+        _say_outdated(options.out)
         if "--plan" in flags:
             print(_as_json(plan, now)) if "--json" in flags else None
             return 0
@@ -131,6 +132,15 @@ def _announce(plan: Any, now: Any, workers: int) -> None:
     first = next(iter([*now.open, *now.running, *(cell for cell, _ in now.failed)]))
     guess = estimate(first, plan.pictures_of(first), threads_per_worker(workers) if workers > 1 else None)
     _say(describe_estimate(guess, left, workers=workers))
+
+
+def _say_outdated(out: Path) -> None:
+    from lookalike.data.files import counted
+    from lookalike.experiments.results import RESULTS_VERSION, count_outdated
+
+    outdated = count_outdated(out)
+    if outdated:
+        _say(f"{counted(outdated, 'result')} in {out} of another version than {RESULTS_VERSION}: outdated, not used")
 
 
 def _remember(argv: list[str], out: Path) -> None:
