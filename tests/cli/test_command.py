@@ -13,7 +13,7 @@ import yaml
 from PIL import Image
 
 from lookalike.cli import COMMANDS, main
-from lookalike.cli.evaluate import EvaluateSettings, _beside
+from lookalike.cli.evaluate import EvaluateSettings, _backbone_hint
 from lookalike.data.names import from_text
 from lookalike.training.run_folder import RunFolder
 
@@ -48,7 +48,7 @@ def test_train_says_what_came_of_it(class_folders: Path, tmp_path: Path, capsys:
     assert main(["train", str(class_folders), "--out", str(out), *QUICK]) == 0
     said = capsys.readouterr()
     assert "all steps are done after 4 steps" in said.out
-    assert "at the start" in said.out
+    assert "before training" in said.out
     assert f"next: lookalike evaluate '{out}'" in said.out
     assert "holding out 16 of 2" in said.err
     assert main(["train", str(class_folders), "--out", str(out), *QUICK]) == 2
@@ -75,8 +75,10 @@ def test_evaluate_says_what_a_training_has_to_beat(run: Path, tmp_path: Path) ->
     other.write_settings(replace(RunFolder(run).read_settings(), backbone="efficientnet_lite0", size=96))
     asked = EvaluateSettings(run=tmp_path, data="my pictures", split="test")
     typed = "lookalike evaluate efficientnet_lite0 'my pictures' --size 96 --split test"
-    assert _beside(asked).strip() == f"the backbone alone, to compare: {typed}"
-    assert _beside(replace(asked, split="held-out")) == _beside(replace(asked, run=tmp_path / "none")) == ""
+    assert _backbone_hint(asked).strip() == f"to compare with the backbone alone: {typed}"
+    assert (
+        _backbone_hint(replace(asked, split="held-out")) == _backbone_hint(replace(asked, run=tmp_path / "none")) == ""
+    )
 
 
 def test_queries_are_compared_with_the_gallery(
@@ -107,7 +109,7 @@ def test_broken_pictures_are_listed_or_refused(
     (tmp_path / "c1" / "torn.png").write_bytes(whole[: len(whole) // 2])
     assert main(["evaluate", str(run), str(tmp_path), "--workers", "0"]) == 0
     said = capsys.readouterr().out
-    assert "left out, 2 pictures that cannot be used:" in said
+    assert "left out 2 unreadable pictures:" in said
     assert "empty.png" in said
     assert "torn.png" in said
     for command in (["evaluate", str(run), str(tmp_path)], ["embed", str(run), str(tmp_path), "--out", "v.npy"]):
@@ -204,7 +206,7 @@ def test_embed_and_train_agree_on_the_classes(run: Path, class_folders: Path, tm
         (["train", "x", "--poling", "gsp"], "there is no option --poling (did you mean '--pooling'?)"),
         (["train", "x", "--crop", "aera"], "crop must be one of area, pixels, none, got aera (did you mean 'area'?)"),
         (["train", "x", "--steps", "many"], "steps"),
-        (["train", "x"], "say where the run is to be left: --out RUN"),
+        (["train", "x"], "missing --out RUN (folder for the run)"),
         (["train", "--out", "RUN"], "a run needs data"),
         (["train", "--out", "RUN", "--resume"], "there is no run in RUN to resume"),
         (["train", "x", "--preset", "cubs"], "preset must be one of cub, cars, inshop, sop, got cubs"),
@@ -212,14 +214,14 @@ def test_embed_and_train_agree_on_the_classes(run: Path, class_folders: Path, tm
         (["train", "x", "y"], "unexpected argument 'y'"),
         (["train", "nowhere", "--out", "RUN"], "there is no folder, CSV or data set 'nowhere'"),
         (["evaluate", "nowhere", "x"], "nowhere holds no model"),
-        (["evaluate", "nowhere"], "say which model on which data"),
+        (["evaluate", "nowhere"], "missing DATA (a folder of class folders"),
         (["embed", "a", "b", "--out", "c.txt"], "--out must end in .npy or .parquet"),
         (["datasets", "chek", "x"], "there is no 'datasets chek' (did you mean 'check'?)"),
         (["train", "x", "--config", "missing.yaml"], "missing.yaml"),
         (["train", "x", "--config"], "--config needs a value"),
         (["train", "x", "--steps", "1e3"], "steps must be a whole number, got 1000.0"),
         (["help", "trian"], "there is no command 'trian' (did you mean 'train'?)"),
-        (["datasets", "check", "cub"], "say where it is: lookalike datasets check cub:FOLDER"),
+        (["datasets", "check", "cub"], "name its folder: lookalike datasets check cub:FOLDER"),
         (["datasets", "check", "glyphs"], "there is nothing to check"),
     ],
 )
@@ -305,7 +307,7 @@ def test_held_out_classes_alone(
     for name in ("model.json", "model.safetensors"):
         (tmp_path / name).write_bytes((run / name).read_bytes())
     for kind, expected in (
-        (["--split", "held-out"], "held out pictures of the classes it was trained on"),
+        (["--split", "held-out"], "held out pictures of its training classes, not whole classes"),
         (["--split", "test"], "has no splits"),
     ):
         assert main(["evaluate", str(tmp_path), str(class_folders), *kind]) == 2
@@ -315,7 +317,7 @@ def test_held_out_classes_alone(
     assert "has none of the classes that the run" in capsys.readouterr().err
     (tmp_path / "data.json").unlink()
     assert main(["evaluate", str(tmp_path), str(class_folders), "--split", "held-out"]) == 2
-    assert "goes with the folder of a run" in capsys.readouterr().err
+    assert "--split held-out needs the folder of a run" in capsys.readouterr().err
 
 
 def test_settings_from_a_file_and_from_the_line(
@@ -386,7 +388,7 @@ def test_queries_that_are_left_out_are_explained(
     words = ["evaluate", str(run), str(tmp_path / "list.csv"), "--workers", "0"]
     assert main(words) == 0
     said = capsys.readouterr().out
-    assert "left out as queries: 2, for there is no other picture of their class to find" in said
+    assert "queries left out: 2 (no other picture of their class)" in said
     assert "left_out" not in said
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["left_out"] == 2
@@ -394,7 +396,7 @@ def test_queries_that_are_left_out_are_explained(
     table = [f"{row},{role}" for row, role in zip(rows, roles, strict=True)]
     (tmp_path / "list.csv").write_text("\n".join(["path,label,role", *table]))
     assert main(words) == 0
-    assert "1, for there is no other picture of their class in the gallery to find" in capsys.readouterr().out
+    assert "queries left out: 1 (no other picture of their class in the gallery)" in capsys.readouterr().out
     (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows[1:]]))
     assert main(words) == 1
     assert "no query has another picture of its class, so nothing can be measured" in capsys.readouterr().err

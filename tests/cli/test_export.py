@@ -31,7 +31,7 @@ def test_onnx(run: Path, class_folders: Path, tmp_path: Path, capsys: pytest.Cap
     out = tmp_path / "new" / "mine.onnx"
     assert main(["export", str(run), "--out", str(out), "--device", "cpu"]) == 0
     said = capsys.readouterr().out
-    assert "checked: onnxruntime gives the model's results to within" in said
+    assert "checked: onnxruntime and the model differ by at most" in said
     assert f"InferenceSession('{out}')" in said
     model = lookalike.load(run, "cpu")
     picture = next(class_folders.rglob("*.png"))
@@ -40,7 +40,7 @@ def test_onnx(run: Path, class_folders: Path, tmp_path: Path, capsys: pytest.Cap
     np.testing.assert_allclose(vectors, model.embed(picture), atol=1e-4)
     before = out.read_bytes()
     assert main(["export", str(run), "--out", str(out)]) == 2
-    assert "exists: choose another --out, or --overwrite" in capsys.readouterr().err
+    assert "exists: choose another --out or add --overwrite" in capsys.readouterr().err
     assert out.read_bytes() == before
     assert [file.name for file in out.parent.iterdir()] == ["mine.onnx"]
 
@@ -75,18 +75,18 @@ def test_folder(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "say which model and where to: lookalike export RUN --out FILE_OR_FOLDER"),
-        (["--out", "x.onnx", "--int8"], "--int8 needs --data DATA: what it costs in MAP@R is to be measured"),
-        (["--out", "x.onnx", "--data", "glyphs"], "--data goes with --int8"),
-        (["--out", "x", "--int8", "--data", "glyphs"], "--int8 goes with onnx and torch"),
-        (["--out", "x", "--details"], "--details goes with onnx and torch"),
-        (["--out", "x.bin"], "--out must end in .onnx or .pt2, or say --format folder, got x.bin"),
+        ([], "missing --out (file to write, .onnx or .pt2, or a folder)"),
+        (["--out", "x.onnx", "--int8"], "--int8 needs --data DATA, to measure the loss of accuracy"),
+        (["--out", "x.onnx", "--data", "glyphs"], "--data is only used with --int8"),
+        (["--out", "x", "--int8", "--data", "glyphs"], "--int8 is for the formats onnx and torch"),
+        (["--out", "x", "--details"], "--details is for the formats onnx and torch"),
+        (["--out", "x.bin"], "--out must end in .onnx or .pt2, or add --format folder, got x.bin"),
         (["--out", "x.pt2", "--format", "onnx"], "--out must end in .onnx for --format onnx, got x.pt2"),
         (["--out", "x.onnx", "--format", "tflite"], "format must be one of onnx, torch, folder"),
         (["--out", "there", "--overwrite", "--format", "torch"], "--out must end in .pt2"),
-        (["--out", "there"], "there exists: choose another --out, or --overwrite"),
-        (["--out", "there.onnx", "--overwrite"], "there.onnx is a folder: --format onnx writes the other"),
-        (["--out", "file", "--overwrite"], "file is a file: --format folder writes the other"),
+        (["--out", "there"], "there exists: choose another --out or add --overwrite"),
+        (["--out", "there.onnx", "--overwrite"], "--out must be a file, got the folder there.onnx"),
+        (["--out", "file", "--overwrite"], "--out must be a folder for --format folder, got the file file"),
     ],
 )
 def test_refusals(
@@ -115,7 +115,7 @@ def test_models_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "the pooling gemax cannot be exported to ONNX: it solves" in capsys.readouterr().err
     save_model(Embedder("resnet8-half", dim=8, pooling="bilinear"), tmp_path / "bilinear")
     assert main(["export", str(tmp_path / "bilinear"), "--out", str(tmp_path / "x.pt2"), "--details"]) == 2
-    assert "--details: the pooling of this model does not weigh places" in capsys.readouterr().err
+    assert "--details: the pooling of this model has no weights" in capsys.readouterr().err
     assert main(["export", str(tmp_path / "nothing"), "--out", str(tmp_path / "x.pt2")]) == 2
     assert "holds no model: there is no model.json" in capsys.readouterr().err
     assert not list(tmp_path.glob("x.*"))

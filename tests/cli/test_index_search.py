@@ -47,10 +47,10 @@ def test_index_and_again(run: Path, class_folders: Path, tmp_path: Path, capsys:
     assert main(words) == 0
     said = capsys.readouterr().out
     assert "added 64, updated 0, removed 0, unchanged 0" in said
-    assert "left out, 1 picture that cannot be used:" in said
+    assert "left out 1 unreadable picture:" in said
     assert "torn.png: not a picture" in said
-    assert "holds 64 pictures with 8 labels" in said
-    assert "it is exact" in said
+    assert "has 64 pictures with 8 labels" in said
+    assert "search is exact" in said
     assert f"next: lookalike search '{tmp_path / 'my idx'}'" in said
     (tmp_path / "p" / "class0" / "torn.png").unlink()
     shutil.rmtree(tmp_path / "p" / "class7")
@@ -79,13 +79,13 @@ def test_search(indexed: Path, class_folders: Path, capsys: pytest.CaptureFixtur
     assert report["hits"][0]["distance"] == pytest.approx(right[0].distance, abs=1e-6)
     for method in ("expansion", "augmentation", "reciprocal"):
         assert main(["search", str(indexed), str(picture), "-k=4", "--rerank", method]) == 0
-        assert f"re-ranking by {method}" in capsys.readouterr().out
+        assert f"reordered by {method}" in capsys.readouterr().out
     for where, more in (
         ("label=nobody", ""),
         ("label=Clas3", "no picture has the label Clas3; did you mean class3?\n"),
     ):
         assert main(["search", str(indexed), str(picture), "--where", where]) == 0
-        assert capsys.readouterr().out == f"nothing was found: no picture of the index fulfils the filter\n{more}"
+        assert capsys.readouterr().out == f"no pictures found: none matches the filter\n{more}"
 
 
 def test_a_page_in_one_file(
@@ -95,7 +95,7 @@ def test_a_page_in_one_file(
     shutil.copy(class_folders / "class3" / "4.png", picture)
     words = ["search", str(indexed), str(picture), "-k", "6", "--html", str(page)]
     assert main(words) == 0
-    assert f"the pictures are in {page}" in capsys.readouterr().out
+    assert f"wrote {page}" in capsys.readouterr().out
     text = page.read_text()
     assert text.count("<img ") == 7
     assert text.count('src="data:image/png;base64,') == 7
@@ -103,7 +103,7 @@ def test_a_page_in_one_file(
     assert "<b>&" not in text
     assert "1. 0.0000  class3" in text
     assert main(words) == 2
-    assert "choose another --html, or --overwrite" in capsys.readouterr().err
+    assert "choose another --html or add --overwrite" in capsys.readouterr().err
     assert main([*words, "--overwrite"]) == 0
 
 
@@ -119,7 +119,7 @@ def test_metadata(run: Path, class_folders: Path, tmp_path: Path, capsys: pytest
     for text, why in (
         ("file,year\na,1\n", "must have a column path, got file, year"),
         ("path,year\nclass0/1.png\n", "line 2: expected 2 columns"),
-        ("path,year\nclass0/1.png,1\nclass0/1.png,2\n", "line 3: class0/1.png stands there twice"),
+        ("path,year\nclass0/1.png,1\nclass0/1.png,2\n", "line 3: class0/1.png is repeated"),
         ("path,year\nclass0/99.png,1\n", "no picture that is in"),
         ("path,my year\nclass0/1.png,1\n", "a key of metadata"),
     ):
@@ -159,20 +159,20 @@ def test_bad_usage(
     (tmp_path / "empty").mkdir()
     other = make_run(tmp_path / "other", 1)
     for words, code, why in (
-        (["index", str(run)], 2, "say which model"),
+        (["index", str(run)], 2, "missing FOLDER"),
         (["index", str(run), "nowhere", "--out", str(tmp_path / "i")], 2, "nowhere is not a folder"),
         (["index", "nowhere", str(class_folders), "--out", str(tmp_path / "i")], 2, "nowhere"),
         (["index", str(run), str(tmp_path / "empty"), "--out", str(tmp_path / "i")], 2, "has no pictures"),
         (["index", str(other), str(class_folders), "--out", str(indexed)], 2, "was made with another model"),
-        (["index", str(run), str(class_folders), "--out", str(tmp_path)], 2, "exists and is no index"),
-        (["index", str(run), str(class_folders), "--out", "http://localhost:1"], 2, "say --store http://localhost:1,"),
-        (["index", str(run), str(class_folders), "--out", str(tmp_path / "i.db")], 2, "to keep the vectors in Milvus"),
+        (["index", str(run), str(class_folders), "--out", str(tmp_path)], 2, "exists and is not an index"),
+        (["index", str(run), str(class_folders), "--out", "http://localhost:1"], 2, "add --store http://localhost:1"),
+        (["index", str(run), str(class_folders), "--out", str(tmp_path / "i.db")], 2, "for vectors in Milvus"),
         (
             ["index", str(run), str(class_folders), "--out", str(tmp_path / "i"), "--kind", "x"],
             2,
             "kind must be one of",
         ),
-        (["search", str(indexed)], 2, "say in which index"),
+        (["search", str(indexed)], 2, "missing PICTURE"),
         (["search", str(tmp_path / "none"), picture], 2, "there is no index"),
         (["search", str(tmp_path), picture], 2, "is no index"),
         (["search", str(indexed), "none.jpg"], 2, "there is no picture none.jpg"),

@@ -27,7 +27,7 @@ def test_the_tables_are_printed_and_a_page_is_written(folder: Path, capsys: pyte
     said = capsys.readouterr().out
     assert "c2 + gsp" in said
     assert "32.00 ± 2.00*" in said
-    assert said.endswith(f"written: {folder / 'report.html'}\n")
+    assert said.endswith(f"wrote {folder / 'report.html'}\n")
     assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
@@ -54,7 +54,7 @@ def test_a_dash_is_standard_output(
     said = capsys.readouterr()
     assert said.out.startswith(begins)
     assert said.out == (folder.parent / "file").read_text(encoding="utf-8"), "and nothing else"
-    assert said.err == f"written: {folder / 'report.html'}\n"
+    assert said.err == f"wrote {folder / 'report.html'}\n"
     assert not Path("-").exists()
 
 
@@ -74,13 +74,13 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ([], "say which folder: lookalike report DIR"),
+        ([], "missing DIR (folder with results"),
         (["nowhere"], "nowhere is not a folder"),
         (["{empty}"], "has no results: it must be the folder that lookalike benchmark --out left them in"),
         (["{folder}", "--metric", "MAP"], "metric must be one of P@1, P@R, MAP@R, R@1, R@2, got 'MAP'"),
         (["{folder}", "--baseline", "c2 + gps"], "no row is called 'c2 + gps' (did you mean 'c2 + gsp'?)"),
-        (["{folder}", "--html", "{empty}"], "is a folder; name a file in it"),
-        (["{folder}", "--csv", "-", "--json"], "only one can be printed, got --csv and --json"),
+        (["{folder}", "--html", "{empty}"], "--html must be a file, got the folder"),
+        (["{folder}", "--csv", "-", "--json"], "only one output can be printed, got --csv and --json"),
         (["{folder}", "--cvs", "x"], "there is no option --cvs (did you mean '--csv'?)"),
     ],
 )

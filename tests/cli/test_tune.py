@@ -17,8 +17,7 @@ import yaml
 pytest.importorskip("optuna")
 
 from lookalike.cli import main
-from lookalike.cli.train import _parse
-from lookalike.cli.tune import changed, train_line
+from lookalike.cli.train import changed_settings, parse_train, train_command
 from lookalike.experiments.choices import parse_settings, split_top_level
 from lookalike.training.run import train
 from lookalike.training.settings import Settings
@@ -60,8 +59,8 @@ def test_the_best_settings_are_printed_and_drawn_and_train_the_same(
     assert main([*typed, "--json", "--workers", "0"]) == 0
     assert json.loads(capsys.readouterr().out)["best"]["MAP@R"] == pytest.approx(found["best"]["value"])
     file = (out / "best.yaml", tmp_path / "again")
-    settings, _ = _parse([DATA, "--config", str(file[0]), "--out", str(file[1])], None)
-    assert changed(settings) == yaml.safe_load(file[0].read_text()) == found["best"]["config"]
+    settings, _ = parse_train([DATA, "--config", str(file[0]), "--out", str(file[1])])
+    assert changed_settings(settings) == yaml.safe_load(file[0].read_text()) == found["best"]["config"]
 
 
 @pytest.mark.slow
@@ -175,5 +174,5 @@ def test_the_line_for_train_reads_back_as_the_settings() -> None:
         zero_shot=0.25,
         normalise="clip",
     )
-    read, _ = _parse(shlex.split(train_line(settings, "my pictures/"))[2:], None)
+    read, _ = parse_train(shlex.split(train_command(settings, "my pictures/"))[2:])
     assert read == replace(settings, data="my pictures/", out=Path("RUN"))

@@ -7,8 +7,10 @@ import pytest
 from conftest_keys import READ, WRITE
 
 from lookalike.cli import main
-from lookalike.cli.serve import ServeSettings, _names, _refuse_open_doors, is_loopback
+from lookalike.cli.serve import ServeSettings, _accepted_hosts, _require_keys, is_loopback
 from lookalike.server import Keys
+
+INDEX = Path("mine.idx")
 
 
 @pytest.fixture(autouse=True)
@@ -27,37 +29,37 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> s
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
 def test_another_address_needs_a_key(host: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "so it needs a key" in refused(capsys, str(home), "--host", host)
+    assert "is open to other machines and needs a key" in refused(capsys, str(home), "--host", host)
 
 
 @pytest.mark.parametrize("keys", [Keys(read=(READ,)), Keys(write=(WRITE,)), Keys((READ,), (WRITE,))])
 def test_any_key_opens_the_door(keys: Keys) -> None:
-    _refuse_open_doors(ServeSettings(host="0.0.0.0"), keys)
+    _require_keys(ServeSettings(INDEX, host="0.0.0.0"), keys)
 
 
 def test_loopback_by_default_and_by_its_names() -> None:
-    assert ServeSettings().host == "127.0.0.1"
+    assert ServeSettings(INDEX).host == "127.0.0.1"
     assert all(map(is_loopback, ("127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "localhost.evil.example", "", "127.0.0.1.evil")))
-    assert set(_names(ServeSettings()) or ()) == {"localhost", "127.0.0.1", "[::1]"}
-    assert "search.example.org" in (_names(ServeSettings(names=["search.example.org"])) or ())
-    assert _names(ServeSettings(host="0.0.0.0")) is None
-    assert "a.example" in (_names(ServeSettings(host="0.0.0.0", names=["a.example"])) or ())
+    assert set(_accepted_hosts(ServeSettings(INDEX)) or ()) == {"localhost", "127.0.0.1", "[::1]"}
+    assert "search.example.org" in (_accepted_hosts(ServeSettings(INDEX, names=["search.example.org"])) or ())
+    assert _accepted_hosts(ServeSettings(INDEX, host="0.0.0.0")) is None
+    assert "a.example" in (_accepted_hosts(ServeSettings(INDEX, host="0.0.0.0", names=["a.example"])) or ())
 
 
 def test_another_name_without_keys_is_mentioned(capsys: pytest.CaptureFixture[str]) -> None:
-    _refuse_open_doors(ServeSettings(names=["search.example.org"]), Keys())
-    assert "no keys are set: whoever reaches search.example.org" in capsys.readouterr().err
-    _refuse_open_doors(ServeSettings(names=["search.example.org"]), Keys(read=(READ,)))
+    _require_keys(ServeSettings(INDEX, names=["search.example.org"]), Keys())
+    assert "no keys are set: everybody who reaches search.example.org" in capsys.readouterr().err
+    _require_keys(ServeSettings(INDEX, names=["search.example.org"]), Keys(read=(READ,)))
     assert capsys.readouterr().err == ""
 
 
 def test_bad_input_is_one_line(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "say which index" in refused(capsys)
+    assert "missing INDEX" in refused(capsys)
     assert "there is no index" in refused(capsys, str(tmp_path / "nothing"))
-    assert "port must be from 0 to 65535, got 70000" in refused(capsys, str(home), "--port", "70000")
+    assert "port must be at most 65535, got 70000" in refused(capsys, str(home), "--port", "70000")
     assert "queue must be at least 1, got 0" in refused(capsys, str(home), "--queue", "0")
-    assert "megapixels must be above 0, got -1" in refused(capsys, str(home), "--megapixels", "-1")
+    assert "megapixels must be in (0, 1000000), got -1" in refused(capsys, str(home), "--megapixels", "-1")
     assert "pixels must be at most" in refused(capsys, str(home), "--megapixels", "500")
     assert "No such file" in refused(capsys, str(home), "--read-key-file", str(tmp_path / "none"))
     (tmp_path / "short").write_text("abc\n")
@@ -68,4 +70,4 @@ def test_a_port_that_is_taken(home: Path, capsys: pytest.CaptureFixture[str]) ->
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         said = refused(capsys, str(home), "--port", port, code=1)
-    assert f"cannot listen at 127.0.0.1:{port}: Address already in use" in said
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in said

@@ -1,4 +1,4 @@
-"""``lookalike datasets`` and ``lookalike datasets check PATH``"""
+"""``lookalike datasets`` and ``lookalike datasets check PATH``: list known data sets, or check a folder."""
 
 import json
 from dataclasses import dataclass
@@ -11,20 +11,23 @@ from lookalike.cli.arguments import JSON, UsageError, parse
 from lookalike.data import DRAWN
 from lookalike.data import datasets as benchmarks
 
-DESCRIPTION = """Without a word more: the benchmarks that are known by name, their sizes, and where to get them. With
-check PATH: whether the folder holds what it should, and what is wrong."""
+DESCRIPTION = """Without arguments: list the data sets that are known by name, their sizes and where to get them. With
+check PATH: check that a folder is complete and readable, and list its problems."""
 EXAMPLE = "lookalike datasets check CUB_200_2011/"
 
 
 @dataclass
 class DatasetsSettings:
+    """Options of ``lookalike datasets``."""
+
     action: str | None = setting(None, "check, or nothing for the list")
-    path: Path | None = setting(None, "the folder or CSV to check")
-    name: str | None = setting(None, "the benchmark it is meant to be; null: by its files")
+    path: Path | None = setting(None, "folder or CSV to check")
+    name: str | None = setting(None, "name of the data set; null: recognised by its files")
     decode: bool = setting(True, "open every picture, to find the unreadable ones")
 
 
 def run(argv: list[str]) -> int:
+    """Run ``lookalike datasets`` with the words after its name, and return the exit code."""
     settings, flags = parse(
         DatasetsSettings,
         argv,
@@ -35,33 +38,41 @@ def run(argv: list[str]) -> int:
         flags=JSON,
     )
     if settings.action is None:
-        rows = benchmarks.describe()
-        print(json.dumps(rows, indent=2) if flags else "\n\n".join(_entry(row) for row in rows))
+        _print_list(benchmarks.describe(), as_json=bool(flags))
         return 0
     if settings.action != "check":
         raise UsageError(f"there is no 'datasets {settings.action}'{did_you_mean(settings.action, ['check'])}")
     if settings.path is None:
-        raise UsageError("say what to check: lookalike datasets check PATH")
+        raise UsageError("missing PATH (folder or CSV to check)")
     name, colon, folder = str(settings.path).partition(":")
     if colon and benchmarks.lookup(name) and settings.name is None:
         settings.name, settings.path = name, Path(folder)
-    if not settings.path.expanduser().exists() and (known := benchmarks.lookup(str(settings.path))):
-        raise UsageError(f"say where it is: lookalike datasets check {known.name}:FOLDER; nothing is downloaded")
-    if str(settings.path) == DRAWN and not settings.path.exists():
-        raise UsageError(f"{DRAWN} are drawn on the spot: there is nothing to check")
+    if not settings.path.expanduser().exists():
+        dataset = benchmarks.lookup(str(settings.path))
+        if dataset is not None:
+            raise UsageError(f"name its folder: lookalike datasets check {dataset.name}:FOLDER; nothing is downloaded")
+        if str(settings.path) == DRAWN:
+            raise UsageError(f"{DRAWN} are drawn when they are used: there is nothing to check")
     report = benchmarks.check(settings.path, settings.name, decode=settings.decode, progress=True)
-    print(json.dumps(report.as_dict(), indent=2) if flags else str(report))
-    return 0 if report.good else 1
+    if flags:
+        print(json.dumps(report.as_dict(), indent=2))
+    else:
+        print(report)
+    return int(not report.good)
 
 
-def _entry(row: dict[str, Any]) -> str:
-    parts = [f"{name} {part['pictures']:,} of {part['classes']:,}" for name, part in row["parts"].items()]
-    return "\n".join(
-        [
-            f"{row['name']}: {row['title']}",
-            f"    {row['pictures']:,} pictures of {row['classes']:,} classes; {', '.join(parts)}",
-            f"    from {row['page']}",
-            f"    files: {', '.join(row['files'])}",
-            f"    use: lookalike train {row['name']}:FOLDER --out RUN",
-        ]
-    )
+def _print_list(datasets: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(datasets, indent=2))
+        return
+    for number, dataset in enumerate(datasets):
+        if number > 0:
+            print()
+        splits = []
+        for name, split in dataset["parts"].items():
+            splits.append(f"{name} {split['pictures']:,} of {split['classes']:,}")
+        print(f"{dataset['name']}: {dataset['title']}")
+        print(f"    {dataset['pictures']:,} pictures of {dataset['classes']:,} classes; {', '.join(splits)}")
+        print(f"    from {dataset['page']}")
+        print(f"    files: {', '.join(dataset['files'])}")
+        print(f"    use: lookalike train {dataset['name']}:FOLDER --out RUN")

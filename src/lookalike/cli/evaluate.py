@@ -1,4 +1,4 @@
-"""``lookalike evaluate RUN DATA``"""
+"""``lookalike evaluate RUN DATA``: measure a model on labelled pictures."""
 
 import json
 from dataclasses import dataclass
@@ -9,44 +9,45 @@ from typing import Any, Literal
 import numpy as np
 
 from lookalike import data
-from lookalike._util.checks import check_count
 from lookalike._util.progress import Display
-from lookalike._util.settings import setting
+from lookalike._util.settings import check_settings, setting
 from lookalike._util.signals import StopRequest
-from lookalike.cli.arguments import JSON, UsageError, parse
+from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.loading import load_model
-from lookalike.data.files import counted
+from lookalike.cli.output import unreadable_lines
 from lookalike.data.pictures import BrokenData, Pictures
 from lookalike.data.splits import lacking_role, measurable_classes
 from lookalike.training.evaluation import as_lines, measure
 from lookalike.training.run_folder import RunFolder
 
-DESCRIPTION = """Measure a trained model on labelled pictures: P@1, P@R, MAP@R and R@K, exactly. Each picture is
-compared with all others, or the queries with the gallery where the data say which is which. A query is left out of the
-means, and counted in left_out, if there is no other picture of its class to be found."""
+DESCRIPTION = """Measure a model on labelled pictures: exact P@1, P@R, MAP@R and R@K. Every picture is compared with all
+others, or the queries with the gallery if the data have these roles. A query without another picture of its class is
+left out of the means and counted in left_out."""
 EXAMPLE = "lookalike evaluate runs/mine other_pictures/ --json"
+DEFAULT_KS = (1, 2, 4, 8)
 
 
 @dataclass
 class EvaluateSettings:
-    run: Path | None = setting(None, "folder of a run, or the name of a backbone to measure its own averaged features")
-    data: str | None = setting(None, "a folder of class folders, a CSV, a benchmark's folder or name:folder, or glyphs")
+    """Options of ``lookalike evaluate``."""
+
+    run: Path = setting(REQUIRED, "folder of a run, or the name of a backbone to measure its averaged features")
+    data: str = setting(REQUIRED, "a folder of class folders, a CSV, a data set as name:folder, or glyphs")
     split: Literal["auto", "train", "validation", "test", "held-out", "all"] = setting(
         "auto", "auto: test if the data have it, else all; held-out: the classes that the run held out"
     )
-    ks: list[int] = setting(None, "K of R@K; null: 1, 2, 4, 8")
-    strict: bool = setting(False, "fail if any picture cannot be read, instead of leaving it out")
-    workers: int | None = setting(None, "processes that read pictures; null: by the number of cores")
-    size: int | None = setting(None, "side of the input of a backbone given by name")
+    ks: list[int] | None = setting(None, "K of R@K, separated by commas; null: 1,2,4,8", least=1)
+    strict: bool = setting(False, "fail if a picture cannot be read, instead of leaving it out")
+    workers: int | None = setting(None, "processes that read pictures; null: by the number of cores", least=0)
+    size: int | None = setting(None, "side of the input in pixels, for a backbone given by name", least=1)
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
 
     def __post_init__(self) -> None:
-        self.ks = self.ks or [1, 2, 4, 8]
-        for k in self.ks:
-            check_count("every one of ks", k)
+        check_settings(self)
 
 
 def run(argv: list[str]) -> int:
+    """Run ``lookalike evaluate`` with the words after its name, and return the exit code."""
     settings, flags = parse(
         EvaluateSettings,
         argv,
@@ -56,60 +57,73 @@ def run(argv: list[str]) -> int:
         positional=["run", "data"],
         flags=JSON,
     )
-    if settings.run is None or settings.data is None:
-        raise UsageError("say which model on which data: lookalike evaluate RUN DATA")
     model = load_model(settings.run, settings.size, settings.device)
     pictures = data.load(settings.data, strict=settings.strict, progress=True)
     problems = [list(problem) for problem in pictures.problems]
     notes = pictures.notes
-    pictures, split = _choose(pictures, settings.split, settings.run)
-    if measurable_classes(pictures) == 0:
-        fault = lacking_role(pictures) or "no query has another picture of its class, so nothing can be measured"
-        raise BrokenData(f"{pictures.name} ({split}): {fault}")
+    pictures, split = _select_split(pictures, settings.split, settings.run)
+    require_measurable(pictures, f"{pictures.name} ({split})")
     with StopRequest().listening() as stop, Display(stop).bar(len(pictures), "embedding") as tick:
         vectors = model.embed_table(pictures, workers=settings.workers, tick=tick)
-    figures = measure(vectors, pictures, distance=model.distance, ks=tuple(settings.ks))
-    seen = _seen_classes(settings.run, pictures)
+    figures = measure(vectors, pictures, distance=model.distance, ks=tuple(settings.ks or DEFAULT_KS))
     report: dict[str, Any] = {
         **figures,
         "data": pictures.name,
         "split": split,
         "pictures": len(pictures),
         "classes": len(pictures.classes),
-        "classes_seen_in_training": seen,
+        "classes_seen_in_training": _count_training_classes(settings.run, pictures),
         "unreadable": problems,
         "run": str(settings.run),
     }
-    print(json.dumps(report) if flags else _text(report, figures, pictures, notes) + _beside(settings))
+    if flags:
+        print(json.dumps(report))
+    else:
+        print(_summarise(report, figures, pictures, notes) + _backbone_hint(settings))
     return 0
 
 
-def _choose(pictures: Pictures, split: str, run: Path) -> tuple[Pictures, str]:
+def require_measurable(pictures: Pictures, name: str) -> None:
+    """Check that at least one query has another picture of its class.
+
+    Args:
+        pictures: The pictures to measure on.
+        name: Their name, for the message.
+
+    Raises:
+        BrokenData: If nothing can be measured.
+    """
+    if measurable_classes(pictures) == 0:
+        fault = lacking_role(pictures) or "no query has another picture of its class, so nothing can be measured"
+        raise BrokenData(f"{name}: {fault}")
+
+
+def _select_split(pictures: Pictures, split: str, run: Path) -> tuple[Pictures, str]:
     if split == "held-out":
         return pictures.with_classes(_held_out_classes(run, pictures)), split
-    if split == "auto":
-        split = "test" if pictures.splits is not None and "test" in pictures.splits else "all"
-    return (pictures, split) if split == "all" else (pictures.split(split), split)
+    if split == "auto" and pictures.splits is not None and "test" in pictures.splits:
+        split = "test"
+    if split in ("auto", "all"):
+        return pictures, "all"
+    return pictures.split(split), split
 
 
 def _held_out_classes(run: Path, pictures: Pictures) -> set[str]:
     if not (run / "data.json").exists():
-        raise UsageError(f"--split held-out goes with the folder of a run, which {run} is not: it has no data.json")
+        raise UsageError(f"--split held-out needs the folder of a run; {run} has no data.json")
     trained = RunFolder(run).read_json("data.json")
     if trained["held_out"] is None:
-        raise UsageError(f"the run in {run} held nothing out")
+        raise UsageError(f"the run in {run} held out no classes")
     held_out = set(trained["held_out"]["classes"])
     if held_out & set(trained["training"]["classes"]):
-        raise UsageError(
-            f"the run in {run} held out pictures of the classes it was trained on, and no class as a whole"
-        )
+        raise UsageError(f"the run in {run} held out pictures of its training classes, not whole classes")
     if not held_out & set(pictures.classes):
         raise UsageError(f"{pictures.name} has none of the classes that the run in {run} held out")
     return held_out & set(pictures.classes)
 
 
-def _seen_classes(run: Path, pictures: Pictures) -> int | None:
-    """How many classes have the name of a training class; None if the run does not say what it was trained on."""
+def _count_training_classes(run: Path, pictures: Pictures) -> int | None:
+    """How many classes have the name of a training class; None if the run does not list its classes."""
     try:
         trained = RunFolder(run).read_json("data.json")
         return len(set(trained["training"]["classes"]) & set(pictures.classes))
@@ -117,42 +131,41 @@ def _seen_classes(run: Path, pictures: Pictures) -> int | None:
         return None
 
 
-def _beside(settings: EvaluateSettings) -> str:
-    """What to type for the figures of the backbone as it came, which training has to beat; "" if it came random."""
+def _backbone_hint(settings: EvaluateSettings) -> str:
+    """The command that measures the backbone before training; "" if it had random weights."""
     from lookalike import models
 
     try:
-        run = RunFolder(settings.run or Path()).read_settings()
+        run = RunFolder(settings.run).read_settings()
     except (OSError, ValueError):
         return ""
     if run.weights != "auto" or models.starts_random(run.backbone) or settings.split == "held-out":
         return ""
-    size = "" if run.size is None else f" --size {run.size}"
-    split = "" if settings.split == "auto" else f" --split {settings.split}"
-    command = f"lookalike evaluate {run.backbone} {quote(str(settings.data))}{size}{split}"
-    return f"\nthe backbone alone, to compare: {command}"
+    command = f"lookalike evaluate {run.backbone} {quote(settings.data)}"
+    if run.size is not None:
+        command += f" --size {run.size}"
+    if settings.split != "auto":
+        command += f" --split {settings.split}"
+    return f"\nto compare with the backbone alone: {command}"
 
 
-def _text(report: dict[str, Any], figures: dict[str, float], pictures: Pictures, notes: tuple[str, ...]) -> str:
+def _summarise(report: dict[str, Any], figures: dict[str, float], pictures: Pictures, notes: tuple[str, ...]) -> str:
     lines = [f"{report['data']} ({report['split']}): {report['pictures']:,} pictures of {report['classes']:,} classes"]
-    if report["classes_seen_in_training"] is not None:
-        seen = report["classes_seen_in_training"]
-        lines.append(
-            "none of the classes was trained on"
-            if seen == 0
-            else f"{seen} classes have the name of a class that was trained on"
-        )
+    training_classes = report["classes_seen_in_training"]
+    if training_classes == 0:
+        lines.append("no class was seen in training")
+    elif training_classes is not None:
+        lines.append(f"{training_classes} classes have the name of a training class")
     if pictures.roles is not None and pictures.has_roles:
         queries = int(np.isin(pictures.roles, ("query", "both")).sum())
         gallery = int(np.isin(pictures.roles, ("gallery", "both")).sum())
         lines.append(f"{queries:,} queries against a gallery of {gallery:,}")
     if figures["left_out"]:
-        where = " in the gallery" if pictures.has_roles else ""
-        lines.append(
-            f"left out as queries: {figures['left_out']:,}, for there is no other picture of their class{where} to find"
-        )
-    if report["unreadable"]:
-        lines.append(f"left out, {counted(len(report['unreadable']), 'picture')} that cannot be used:")
-        lines += [f"  {name}: {reason}" for name, reason in report["unreadable"][:10]]
-    shown = {name: value for name, value in figures.items() if name != "left_out"}
-    return "\n".join([*lines, *notes, *as_lines(shown)])
+        where = ""
+        if pictures.has_roles:
+            where = " in the gallery"
+        lines.append(f"queries left out: {figures['left_out']:,} (no other picture of their class{where})")
+    lines += unreadable_lines(report["unreadable"])
+    metrics = dict(figures)
+    del metrics["left_out"]
+    return "\n".join([*lines, *notes, *as_lines(metrics)])

@@ -1,15 +1,38 @@
 """Output of the commands: status lines on stderr, and checks of files to write."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from lookalike._util.files import require_writable
 from lookalike.cli.config_file import UsageError
+from lookalike.data.files import counted
+
+SHOWN = 10  # unreadable pictures that are listed
 
 
 def print_status(text: str) -> None:
     """Print a line to stderr; stdout is for results."""
     print(text, file=sys.stderr, flush=True)
+
+
+def unreadable_lines(problems: Sequence[Sequence[str]]) -> list[str]:
+    """List pictures that were left out.
+
+    Args:
+        problems: Name and reason of every picture.
+
+    Returns:
+        Lines for stdout; empty if there are no problems.
+    """
+    if not problems:
+        return []
+    lines = [f"left out {counted(len(problems), 'unreadable picture')}:"]
+    for name, reason in problems[:SHOWN]:
+        lines.append(f"  {name}: {reason}")
+    if len(problems) > SHOWN:
+        lines.append("  ...")
+    return lines
 
 
 def require_new_file(path: Path, option: str, overwrite: bool) -> None:

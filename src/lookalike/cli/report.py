@@ -1,4 +1,4 @@
-"""``lookalike report DIR``"""
+"""``lookalike report DIR``: make tables from the results of a benchmark."""
 
 import json
 import os
@@ -7,28 +7,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lookalike._util.settings import setting
-from lookalike.cli.arguments import JSON, UsageError, parse
+from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
+from lookalike.cli.output import print_status, require_new_file
 
-DESCRIPTION = """Tables of what lookalike benchmark left in a folder: mean and spread, paired tests against a baseline,
-costs, what failed, and the published numbers beside. Prints the tables and writes a page, DIR/report.html."""
-PRINTED = Path("-")
+DESCRIPTION = """Make tables from the results of lookalike benchmark: mean and standard deviation, paired tests against
+a baseline, costs, failures and published numbers. Prints the tables and writes a page, DIR/report.html."""
+STDOUT = Path("-")
 EXAMPLE = 'lookalike report tables/glyphs --csv glyphs.csv --baseline "c2 + average"'
 
 
 @dataclass
 class ReportSettings:
-    dir: Path | None = setting(None, "the folder that lookalike benchmark --out left its results in")
-    html: Path | None = setting(None, "where the page goes; null: DIR/report.html, none with --json")
-    csv: Path | None = setting(None, "also write every row to this file, for a spreadsheet; -: print it")
-    latex: Path | None = setting(None, "also write the tables to this file, for LaTeX with booktabs; -: print it")
-    metric: str = setting("MAP@R", "the figure that rows are compared by: MAP@R, P@1, P@R, R@1, ...")
+    """Options of ``lookalike report``."""
+
+    dir: Path = setting(REQUIRED, "folder with results, the --out of lookalike benchmark")
+    html: Path | None = setting(None, "file for the page; null: DIR/report.html, or none with --json")
+    csv: Path | None = setting(None, "also write all rows as CSV to this file; - prints them")
+    latex: Path | None = setting(None, "also write the tables as LaTeX (booktabs) to this file; - prints them")
+    metric: str = setting("MAP@R", "metric to compare rows by: MAP@R, P@1, P@R, R@1, ...")
     baseline: str | None = setting(
-        None, "title of the row that others are compared with; null: the same loss with average pooling"
+        None, "title of the row to compare the others with; null: the same loss with average pooling"
     )
-    joined: bool = setting(True, "also measure the vectors of all folds side by side, where they were kept")
+    joined: bool = setting(True, "also measure the concatenated vectors of all folds, if they were saved")
 
 
 def run(argv: list[str]) -> int:
+    """Run ``lookalike report`` with the words after its name, and return the exit code."""
     settings, flags = parse(
         ReportSettings,
         argv,
@@ -38,24 +42,17 @@ def run(argv: list[str]) -> int:
         positional=["dir"],
         flags=JSON,
     )
-    if settings.dir is None:
-        raise UsageError("say which folder: lookalike report DIR")
-    from lookalike._util.files import require_writable, write_text
+    from lookalike._util.files import write_text
     from lookalike._util.progress import Display
     from lookalike._util.signals import StopRequest
     from lookalike.report.benchmark import build_report
     from lookalike.report.benchmark_json import as_dict
     from lookalike.report.benchmark_page import as_csv, as_html, as_latex, as_text
 
-    page = settings.html or (None if flags else settings.dir / "report.html")
-    printed = [f"--{name}" for name in ("html", "csv", "latex") if getattr(settings, name) == PRINTED] + sorted(flags)
+    outputs = _choose_outputs(settings, flags)
+    printed = [option for option, path in outputs.items() if path == STDOUT] + sorted(flags)
     if len(printed) > 1:
-        raise UsageError(f"only one can be printed, got {' and '.join(printed)}: name a file for the others")
-    if settings.dir.is_dir():
-        for path in (page, settings.csv, settings.latex):
-            if path is not None and path != PRINTED:
-                _require_file(path)
-                require_writable(path)
+        raise UsageError(f"only one output can be printed, got {' and '.join(printed)}: name a file for the others")
     with StopRequest().listening() as stop:
         display = Display(stop)
         report = build_report(
@@ -65,27 +62,39 @@ def run(argv: list[str]) -> int:
             join=settings.joined,
             bar=lambda count: display.bar(count, "joining models", unit=" combinations"),
         )
+    renderers = {"--html": as_html, "--csv": as_csv, "--latex": as_latex}
     written = []
-    for path, content in (
-        (page, as_html),
-        (settings.csv, as_csv),
-        (settings.latex, as_latex),
-    ):
-        if path == PRINTED:
-            print(content(report), end="")
-        elif path is not None:
-            write_text(path, content(report))
+    for option, path in outputs.items():
+        content = renderers[option](report)
+        if path == STDOUT:
+            print(content, end="")
+        else:
+            write_text(path, content)
             written.append(str(path))
     if flags:
         print(json.dumps(as_dict(report)))
     elif not printed:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         print(as_text(report, colour))
-    if written:
-        print(f"{'' if printed else chr(10)}written: {', '.join(written)}", file=sys.stderr if printed else sys.stdout)
+        print(f"\nwrote {', '.join(written)}")
+    if written and printed:
+        print_status(f"wrote {', '.join(written)}")
     return 0
 
 
-def _require_file(path: Path) -> None:
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; name a file in it")
+def _choose_outputs(settings: ReportSettings, flags: set[str]) -> dict[str, Path]:
+    """Files to write by option; raises if one cannot be written."""
+    outputs = {}
+    if settings.html is not None:
+        outputs["--html"] = settings.html
+    elif not flags:
+        outputs["--html"] = settings.dir / "report.html"
+    if settings.csv is not None:
+        outputs["--csv"] = settings.csv
+    if settings.latex is not None:
+        outputs["--latex"] = settings.latex
+    if settings.dir.is_dir():  # else the missing folder is the error to report
+        for option, path in outputs.items():
+            if path != STDOUT:
+                require_new_file(path, option, overwrite=True)
+    return outputs

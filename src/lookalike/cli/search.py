@@ -1,4 +1,4 @@
-"""``lookalike search IDX picture.jpg -k 10``"""
+"""``lookalike search INDEX PICTURE -k N``: find pictures of an index that look like one of yours."""
 
 import io
 import json
@@ -6,39 +6,42 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lookalike._util.checks import check_count
-from lookalike._util.files import require_writable, write_text
-from lookalike._util.settings import setting
-from lookalike.cli.arguments import JSON, UsageError, parse
+from lookalike._util.files import write_text
+from lookalike._util.settings import check_settings, setting
+from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
+from lookalike.cli.output import require_new_file
 from lookalike.data.names import as_text
 from lookalike.report import html
 from lookalike.report.tables import Column, Line, Table, number, words
 
-DESCRIPTION = """The pictures of an index that look most like one of yours, nearest first. A filter is applied before
-the nearest are taken: label=robin, or label in (robin, wren), year>=2020, where a comma means and. Re-ranking looks
-twice: expansion searches again with the query drawn towards its neighbours, augmentation and reciprocal order the best
-hundred anew by their own neighbours."""
+DESCRIPTION = """Find the pictures of an index that look most like one of yours, nearest first. --where filters before
+the search: label=robin, or label in (robin, wren), year>=2020; a comma means and. --rerank refines the result:
+expansion searches again with a mean of the query and its neighbours; augmentation and reciprocal reorder the best
+hundred by their own neighbours."""
 EXAMPLE = 'lookalike search mine.idx picture.jpg -k 10 --where "label in (robin, wren)"'
 SIDE = 224  # pixels of a thumbnail
 
 
 @dataclass
 class SearchSettings:
-    index: Path | None = setting(None, "folder of an index, as lookalike index makes it")
-    picture: Path | None = setting(None, "the picture to search for")
-    k: int = setting(10, "how many to find")
-    where: str | None = setting(None, "a filter: label=robin, path>=..., year>=2020; null: all pictures")
-    rerank: Literal["none", "expansion", "augmentation", "reciprocal"] = setting("none", "how to look twice")
-    html: Path | None = setting(None, "write a page with the pictures, in one file")
+    """Options of ``lookalike search``."""
+
+    index: Path = setting(REQUIRED, "folder of an index, made by lookalike index")
+    picture: Path = setting(REQUIRED, "picture to search for")
+    k: int = setting(10, "number of pictures to find", least=1)
+    where: str | None = setting(None, "filter, for example label=robin, year>=2020; null: all pictures")
+    rerank: Literal["none", "expansion", "augmentation", "reciprocal"] = setting("none", "how to refine the result")
+    html: Path | None = setting(None, "also write a page with the pictures, as one file")
     overwrite: bool = setting(False, "replace --html if it exists")
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
 
     def __post_init__(self) -> None:
-        check_count("k", self.k)
+        check_settings(self)
 
 
 def run(argv: list[str]) -> int:
+    """Run ``lookalike search`` with the words after its name, and return the exit code."""
     settings, flags = parse(
         SearchSettings,
         argv,
@@ -48,27 +51,23 @@ def run(argv: list[str]) -> int:
         positional=["index", "picture"],
         flags=JSON,
     )
-    if settings.index is None or settings.picture is None:
-        raise UsageError("say in which index and what for: lookalike search IDX picture.jpg")
     if not settings.picture.is_file():
         raise UsageError(f"there is no picture {settings.picture}")
     if settings.html is not None:
-        require_writable(settings.html)
-        if settings.html.is_dir() or (settings.html.exists() and not settings.overwrite):
-            raise UsageError(f"{settings.html} exists: choose another --html, or --overwrite")
+        require_new_file(settings.html, "--html", settings.overwrite)
     with exit_on_interrupt():
         from lookalike import index
         from lookalike.index.suggestions import check_keys, metadata_keys, nearest_labels
 
-    meant: dict[str, str] = {}
+    suggestions: dict[str, str] = {}
     with index.open(settings.index) as idx:
-        count = idx.count(settings.where)  # a filter that cannot be read is found before the model is loaded
+        count = idx.count(settings.where)  # checks the filter before the model is loaded
         if count == 0 and settings.where and idx.count():
             check_keys(settings.where, metadata_keys(idx))
-            meant = nearest_labels(settings.where, idx.labels())
+            suggestions = nearest_labels(settings.where, idx.labels())
         vectors = idx.model(settings.device).embed(settings.picture)
         (hits,) = index.search_reranked(idx, vectors, settings.k, settings.where, settings.rerank)
-        kind, recall = (idx.info()[name] for name in ("kind", "recall@10"))
+        info = idx.info()
     report: dict[str, Any] = {
         "index": str(settings.index),
         "picture": str(settings.picture),
@@ -76,8 +75,8 @@ def run(argv: list[str]) -> int:
         "where": settings.where,
         "rerank": settings.rerank,
         "searched": count,
-        "kind": kind,
-        "recall@10": recall,
+        "kind": info["kind"],
+        "recall@10": info["recall@10"],
         "hits": [{**hit.item._asdict(), "distance": hit.distance} for hit in hits],
     }
     if settings.html is not None:
@@ -85,23 +84,22 @@ def run(argv: list[str]) -> int:
     if flags:
         print(json.dumps(report))
         return 0
-    print(
-        _table(report, _notes(report)).text()
-        if hits
-        else "nothing was found: no picture of the index fulfils the filter"
-    )
-    for label, near in meant.items():
-        print(f"no picture has the label {label}; did you mean {near}?")
+    if hits:
+        print(_table(report, _notes(report)).text())
+    else:
+        print("no pictures found: none matches the filter")
+    for label, suggestion in suggestions.items():
+        print(f"no picture has the label {label}; did you mean {suggestion}?")
     if settings.html is not None:
-        print(f"the pictures are in {settings.html}")
+        print(f"wrote {settings.html}")
     return 0
 
 
 def _table(report: dict[str, Any], notes: list[str]) -> Table:
-    lines = [
-        Line([number(hit["distance"], digits=4, ranked=False), words(hit["label"]), words(hit["path"])])
-        for hit in report["hits"]
-    ]
+    lines = []
+    for hit in report["hits"]:
+        distance = number(hit["distance"], digits=4, ranked=False)
+        lines.append(Line([distance, words(hit["label"]), words(hit["path"])]))
     return Table([Column("distance"), Column("label", "left"), Column("path", "left")], lines, notes=notes)
 
 
@@ -110,33 +108,36 @@ def _notes(report: dict[str, Any]) -> list[str]:
     if report["where"]:
         notes[0] += f" with {report['where']}"
     if report["rerank"] != "none":
-        notes.append(f"in the order of re-ranking by {report['rerank']}; the distances are those to the picture itself")
+        notes.append(f"reordered by {report['rerank']}; distances are to the query itself")
     if report["recall@10"] is not None:
-        notes.append(f"{report['kind']} finds {100 * report['recall@10']:.1f} % of the ten nearest")
+        notes.append(f"approximate search: {report['kind']} finds {100 * report['recall@10']:.1f} % of the ten nearest")
     return notes
 
 
 def _page(report: dict[str, Any], query: Path, hits: list[Any]) -> str:
-    figures = []
-    for place, hit in enumerate(hits, start=1):
-        caption = f"{place}. {hit.distance:.4f}  {hit.item.label or hit.item.file.name}"
-        figures.append(_figure(hit.item.file, hit.item.path, caption))
+    thumbnails = []
+    for rank, hit in enumerate(hits, start=1):
+        caption = f"{rank}. {hit.distance:.4f}  {hit.item.label or hit.item.file.name}"
+        thumbnails.append(_thumbnail(hit.item.file, hit.item.path, caption))
+    title = "No pictures found"
+    if hits:
+        title = f"The {len(hits)} nearest"
     grid = "display:grid;grid-template-columns:repeat(auto-fill,minmax(11rem,1fr));gap:.6rem 1.2rem;align-items:start"
     return html.document(
-        f"What looks like {as_text(query.name)}",
+        f"Pictures like {as_text(query.name)}",
         [
-            _figure(query, as_text(str(query)), as_text(query.name)),
-            html.heading(f"The {len(hits)} nearest" if hits else "Nothing was found"),
+            _thumbnail(query, as_text(str(query)), as_text(query.name)),
+            html.heading(title),
             *(html.paragraph(note, faint=True) for note in _notes(report)),
-            f'<div style="{grid}">{"".join(figures)}</div>',
-            html.heading("Where they lie"),
+            f'<div style="{grid}">{"".join(thumbnails)}</div>',
+            html.heading("Files"),
             _table(report, []).html(),
         ],
     )
 
 
-def _figure(file: Path, path: str, caption: str) -> str:
-    """A thumbnail, or words where the file is not there any more."""
+def _thumbnail(file: Path, path: str, caption: str) -> str:
+    """A thumbnail, or the reason why the file cannot be read."""
     from lookalike.data.pictures import UnreadablePicture
     from lookalike.data.reading import read_picture
 

@@ -1,57 +1,54 @@
-"""``lookalike serve IDX``"""
+"""``lookalike serve INDEX``: search an index in a browser and over HTTP."""
 
 import ipaddress
 import json
 import logging
 import os
 import socket
-import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lookalike._util.settings import setting
+from lookalike._util.settings import check_settings, setting
 from lookalike._util.signals import StopRequest
-from lookalike.cli.arguments import JSON, UsageError, parse
+from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
+from lookalike.cli.output import print_status
 
 if TYPE_CHECKING:
     from lookalike.server import Keys
 
-DESCRIPTION = """Serve an index: a page to search by pictures, and the same for programs (see /openapi.json). Only this
-machine reaches it unless --host says otherwise, and then keys are needed. They come from files, one key per line, or
-from LOOKALIKE_READ_KEY and LOOKALIKE_WRITE_KEY in the environment. A read key reads; a write key also adds and
-deletes."""
+DESCRIPTION = """Serve an index: a page to search by pictures, and an HTTP API (see /openapi.json). By default only this
+machine can connect; any other --host needs keys. Keys come from files, one per line, or from the environment variables
+LOOKALIKE_READ_KEY and LOOKALIKE_WRITE_KEY. A read key allows searching; a write key also allows adding and deleting."""
 EXAMPLE = "lookalike serve birds.idx --port 8000"
 
 
 @dataclass
 class ServeSettings:
-    index: Path | None = setting(None, "folder of an index, as lookalike index makes it")
-    host: str = setting("127.0.0.1", "address to listen at; 0.0.0.0 for all of this machine's")
-    port: int = setting(8000, "port to listen at; 0 for any that is free")
-    names: list[str] = setting(None, "names by which others call this server, search.example.org say")
-    read_key_file: Path | None = setting(None, "file with the keys of those who may read, one per line")
-    write_key_file: Path | None = setting(None, "file with the keys of those who may also add and delete")
-    upload_megabytes: float = setting(20.0, "the most that a request may hold")
-    megapixels: float = setting(50.0, "the most that an uploaded picture may have")
-    queue: int = setting(64, "pictures that may wait for the model; more are told to come back")
+    """Options of ``lookalike serve``."""
+
+    index: Path = setting(REQUIRED, "folder of an index, made by lookalike index")
+    host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for all addresses of this machine")
+    port: int = setting(8000, "port to listen on; 0 for any free port", least=0, up_to=65535)
+    names: list[str] | None = setting(None, "host names of this server, for example search.example.org")
+    read_key_file: Path | None = setting(None, "file with keys for searching, one per line")
+    write_key_file: Path | None = setting(None, "file with keys for searching, adding and deleting, one per line")
+    upload_megabytes: float = setting(20.0, "largest request", above=0, below=1_000_000)
+    megapixels: float = setting(50.0, "largest uploaded picture", above=0, below=1_000_000)
+    queue: int = setting(64, "pictures that may wait for the model; further requests get status 503")
     batch_size: int = setting(16, "pictures that go through the model at once")
-    seconds: float = setting(30.0, "time for an answer")
-    access_log: bool = setting(False, "write a line for every request to stderr")
+    seconds: float = setting(30.0, "time limit of a request")
+    access_log: bool = setting(False, "log every request to stderr")
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
 
     def __post_init__(self) -> None:
-        self.names = self.names or []
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"port must be from 0 to 65535, got {self.port}")
-        for name in ("upload_megabytes", "megapixels"):
-            if not 0 < getattr(self, name) < 1e6:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        check_settings(self)
 
 
 def run(argv: list[str]) -> int:
+    """Run ``lookalike serve`` with the words after its name, and return the exit code."""
     settings, flags = parse(
         ServeSettings,
         argv,
@@ -61,8 +58,6 @@ def run(argv: list[str]) -> int:
         positional=["index"],
         flags=JSON,
     )
-    if settings.index is None:
-        raise UsageError("say which index: lookalike serve IDX")
     with exit_on_interrupt():
         import uvicorn
 
@@ -70,7 +65,7 @@ def run(argv: list[str]) -> int:
         from lookalike.server import Keys, Limits, create_app
 
     keys = Keys.load(settings.read_key_file, settings.write_key_file, os.environ)
-    _refuse_open_doors(settings, keys)
+    _require_keys(settings, keys)
     limits = Limits(
         upload_bytes=round(1e6 * settings.upload_megabytes),
         pixels=round(1e6 * settings.megapixels),
@@ -78,16 +73,19 @@ def run(argv: list[str]) -> int:
         batch=settings.batch_size,
         seconds=settings.seconds,
     )
-    logging.basicConfig(level=logging.INFO if settings.access_log else logging.WARNING)
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # strangers shall not fill the log
+    level = logging.WARNING
+    if settings.access_log:
+        level = logging.INFO
+    logging.basicConfig(level=level)
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # malformed requests must not fill the log
     warnings.filterwarnings("ignore", module="PIL")
     with (
         StopRequest().listening() as stop,
-        _listening(settings.host, settings.port) as door,
+        _bind(settings.host, settings.port) as listener,
         index.open(settings.index) as idx,
     ):
-        print(f"loading the model of {settings.index} ...", file=sys.stderr, flush=True)
-        app = create_app(idx, idx.model(settings.device), keys=keys, limits=limits, hosts=_names(settings))
+        print_status(f"loading the model of {settings.index} ...")
+        app = create_app(idx, idx.model(settings.device), keys=keys, limits=limits, hosts=_accepted_hosts(settings))
         config = uvicorn.Config(
             app,
             http="h11",
@@ -99,16 +97,17 @@ def run(argv: list[str]) -> int:
             proxy_headers=False,
             timeout_graceful_shutdown=round(limits.seconds) + 5,
         )
-        count = idx.info()["count"]  # which also builds what searches need, so that the first does not wait for it
+        count = idx.info()["count"]  # also builds the search structures, so that the first search is fast
         stop.check()
-        door.listen(config.backlog)  # who reads what is announced may come at once
-        _announce(settings, door, count, keys, as_json=bool(flags))
-        uvicorn.Server(config).run(sockets=[door])  # SIGINT and SIGTERM end it, once all answers are out
+        listener.listen(config.backlog)  # before the address is printed: clients may connect at once
+        _announce(settings, listener, count, keys, as_json=bool(flags))
+        uvicorn.Server(config).run(sockets=[listener])  # on SIGINT and SIGTERM it finishes open requests and returns
     return 0
 
 
 def is_loopback(host: str) -> bool:
-    """
+    """Return whether only this machine can connect to an address.
+
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("example.org")
     (True, True, False, False)
     """
@@ -120,48 +119,49 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _refuse_open_doors(settings: ServeSettings, keys: "Keys") -> None:
+def _require_keys(settings: ServeSettings, keys: "Keys") -> None:
     if keys:
         return
     if not is_loopback(settings.host):
         raise UsageError(
-            f"at {settings.host} others can reach the server, so it needs a key: --read-key-file FILE or "
+            f"--host {settings.host} is open to other machines and needs a key: --read-key-file FILE, "
             "--write-key-file FILE, or LOOKALIKE_READ_KEY or LOOKALIKE_WRITE_KEY in the environment"
         )
     if settings.names:
-        print(
-            f"lookalike serve: no keys are set: whoever reaches {settings.names[0]} may search, add and delete, "
-            "unless what stands before this server asks who they are",
-            file=sys.stderr,
+        print_status(
+            f"lookalike serve: no keys are set: everybody who reaches {settings.names[0]} can search, add and delete, "
+            "unless a proxy in front of this server checks access"
         )
 
 
-def _names(settings: ServeSettings) -> list[str] | None:
-    """Those to go by. Elsewhere than on loopback any name does, unless some are given: there are keys."""
+def _accepted_hosts(settings: ServeSettings) -> list[str] | None:
+    """Host names that requests may use; None for any, which is safe because other addresses need keys."""
     from lookalike.server.middleware import LOOPBACK_NAMES
 
     if not is_loopback(settings.host) and not settings.names:
         return None
-    return [*LOOPBACK_NAMES, settings.host, *settings.names]
+    return [*LOOPBACK_NAMES, settings.host, *(settings.names or [])]
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """Before anything is loaded, so that a port that is taken is said at once."""
+def _bind(host: str, port: int) -> socket.socket:
+    """Bind the port before anything is loaded: a port in use is reported at once."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        door = socket.socket(family, kind, protocol)
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.bind(address)
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
     except OSError as error:
-        raise OSError(f"cannot listen at {host}:{port}: {error.strerror or error}") from None
-    return door
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    return listener
 
 
-def _announce(settings: ServeSettings, door: socket.socket, count: int, keys: "Keys", *, as_json: bool) -> None:
-    port = door.getsockname()[1]
-    host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
+def _announce(settings: ServeSettings, listener: socket.socket, count: int, keys: "Keys", *, as_json: bool) -> None:
+    port = listener.getsockname()[1]
+    host = settings.host
+    if ":" in host:  # IPv6
+        host = f"[{host.strip('[]')}]"
     address = f"http://{host}:{port}/"
     report: dict[str, Any] = {
         "url": address,
@@ -171,4 +171,4 @@ def _announce(settings: ServeSettings, door: socket.socket, count: int, keys: "K
     if as_json:
         print(json.dumps(report), flush=True)
         return
-    print(f"{count:,} pictures at {address} (Ctrl-C ends it)", flush=True)
+    print(f"{count:,} pictures at {address} (Ctrl-C to stop)", flush=True)

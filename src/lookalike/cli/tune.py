@@ -2,14 +2,13 @@
 
 import json
 import sys
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from lookalike._util.settings import setting
 from lookalike.cli.arguments import JSON, UsageError, parse
-from lookalike.training.settings import Settings
+from lookalike.cli.train import changed_settings, train_command
 
 DESCRIPTION = """Search for good settings with Optuna. A trial trains every run of the protocol with the settings that
 are proposed, and is judged by the monitored figure on held-out classes, never on the test classes. Several workers, on
@@ -20,7 +19,6 @@ EXAMPLE = (
 )
 TRIALS = 30  # where the sampler could go on for ever
 MOST_POINTS = 1000  # of a grid that nobody has set a number of trials for
-NOT_TRAINED = {"data", "out", "resume", "seed", "check", "strict", "cache", "workers"}
 
 
 @dataclass
@@ -93,35 +91,6 @@ def run(argv: list[str]) -> int:
             print(f"\n{found.train}\n\n# the same for --config, in {options.out / 'best.yaml'}\n{found.config}", end="")
     _say(f"written: {', '.join(map(str, written))}")
     return 0 if found.best is not None else 1
-
-
-def train_line(settings: Settings, data: str) -> str:
-    """What to type after ``lookalike train`` to get these settings."""
-    words = ["lookalike", "train", data, "--out", "RUN"]
-    for name, value in changed(settings).items():
-        option = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            words.append(option if value else f"--no-{option[2:]}")
-        elif isinstance(value, dict):
-            words += [word for key, inner in value.items() for word in (f"{option}.{key}", _typed(inner))]
-        else:
-            words += [option, ",".join(map(str, value)) if isinstance(value, list) else _typed(value)]
-    return " ".join(quote(word) for word in words)
-
-
-def changed(settings: Settings) -> dict[str, Any]:
-    """The settings that are not what ``lookalike train`` takes by itself, as YAML knows them."""
-    found: dict[str, Any] = {}
-    for entry in fields(Settings):
-        default = entry.default if entry.default_factory is MISSING else entry.default_factory()
-        value = getattr(settings, entry.name)
-        if entry.name not in NOT_TRAINED and value != default:
-            found[entry.name] = list(value) if isinstance(value, tuple) else value
-    return found
-
-
-def _typed(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _refuse(options: Tune) -> None:
@@ -247,8 +216,8 @@ def _findings(tuning: Any, plan: Any) -> Any:
     best, train, config = best_of(records), "", ""
     if best is not None:
         settings = task.plan(best.params).cells[0].settings
-        train = train_line(settings, task.source)
-        config = yaml.safe_dump(changed(settings), sort_keys=False, allow_unicode=True)
+        train = train_command(settings, task.source)
+        config = yaml.safe_dump(changed_settings(settings), sort_keys=False, allow_unicode=True)
     theirs = {}
     if plan.published:
         short = short_names(task.space)
