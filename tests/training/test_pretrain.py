@@ -13,10 +13,10 @@ from lookalike._util.progress import Display
 from lookalike._util.signals import Stopped, StopRequest
 from lookalike.data.arrays import table_of_arrays
 from lookalike.data.pictures import Pictures
-from lookalike.inference.preprocess import Preprocess
+from lookalike.inference.preprocess import Preprocess, to_inputs
 from lookalike.models import create_backbone
 from lookalike.training import pretrain as module
-from lookalike.training.pretrain import Recipe, as_inputs, create_classifier, learn, pretrain, read_pixels, shifted
+from lookalike.training.pretrain import Recipe, create_classifier, learn, pretrain, read_pixels, shifted
 
 COLOURS = np.array([[200, 60, 60], [60, 200, 60], [60, 60, 200]])
 QUICK = {"steps": 60, "batch": 12}  # batch norm's running figures need about 40 to come near, with any seed
@@ -169,9 +169,9 @@ def moved(picture: NDArray[np.uint8], down: int, right: int) -> NDArray[np.uint8
 
 def test_inputs_are_those_of_evaluation(both: Pictures) -> None:
     spec = create_backbone("resnet20").spec
-    mine = as_inputs(read_pixels(both, spec), spec)
+    mine = to_inputs(read_pixels(both, spec), spec)
     theirs = torch.stack([Preprocess(spec)(both.image(i)) for i in range(len(both))])
-    torch.testing.assert_close(mine, theirs)
+    assert torch.equal(mine, theirs)
 
 
 def test_bad_input_is_refused_before_work(both: Pictures, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

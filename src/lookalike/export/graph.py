@@ -8,10 +8,12 @@ import warnings
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from lookalike.inference.preprocess import to_inputs
 from lookalike.models import Embedder
 
 INPUT, BATCH = "images", "batch"
@@ -49,11 +51,10 @@ def pooling_name(embedder: Embedder) -> str:
 
 
 def example(embedder: Embedder, pictures: int = 2) -> Tensor:
-    """Numbers of the right shape, drawn the same way every time; about as large as those of pictures are."""
-    spec = embedder.input_spec
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.rand(pictures, 3, spec.size, spec.size, generator=generator) * (255 if spec.bgr255 else 1)
-    return (pixels - torch.tensor(spec.mean).view(3, 1, 1)) / torch.tensor(spec.std).view(3, 1, 1)
+    """Inputs of random pictures (pictures, 3, size, size), the same ones every time."""
+    size = embedder.input_spec.size
+    pixels = np.random.default_rng(0).integers(0, 256, (pictures, size, size, 3), np.uint8)
+    return to_inputs(pixels, embedder.input_spec).contiguous()
 
 
 def any_batch() -> dict[str, Any]:

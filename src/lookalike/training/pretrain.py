@@ -31,6 +31,7 @@ from lookalike._util.files import replacing, require_writable
 from lookalike._util.hashing import digest
 from lookalike._util.settings import check_settings, setting
 from lookalike.data.pictures import Pictures
+from lookalike.inference.preprocess import to_inputs
 from lookalike.models import Backbone, create_backbone
 from lookalike.models.input_spec import InputSpec
 from lookalike.objectives import Loss
@@ -40,7 +41,7 @@ from lookalike.training.loop import fit
 if TYPE_CHECKING:
     from lookalike._util.progress import Display, Tick
 
-VERSION = 1  # raise this when the same recipe gives other weights
+VERSION = 2  # raise this when the same recipe gives other weights
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 WARM_UP = 0.2  # share of the steps in which the rate of SGD rises
 SHORTEST_CYCLE = 10  # steps; a shorter training runs only the beginning of a cycle
@@ -249,12 +250,6 @@ def shifted(pixels: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.u
     return padded[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
-def as_inputs(pixels: NDArray[np.uint8], spec: InputSpec) -> Tensor:
-    """Normalise pictures (B, S, S, 3) of uint8 to inputs (B, 3, S, S) of a backbone."""
-    scaled = torch.from_numpy(np.ascontiguousarray(pixels)).float() / 255
-    return ((scaled - torch.tensor(spec.mean)) / torch.tensor(spec.std)).permute(0, 3, 1, 2)
-
-
 def read_pixels(pictures: Pictures, spec: InputSpec, display: Display | None = None) -> NDArray[np.uint8]:
     """Read all pictures into memory, resized to the input of a backbone.
 
@@ -291,7 +286,7 @@ def _batches(
         batch = pixels[chosen]
         if recipe.augment:
             batch = shifted(batch, rng)
-        yield as_inputs(batch, spec), torch.from_numpy(labels[chosen])
+        yield to_inputs(batch, spec), torch.from_numpy(labels[chosen])
 
 
 def _bar(display: Display | None, total: int, what: str, unit: str) -> AbstractContextManager[Tick]:
@@ -305,7 +300,7 @@ def _accuracy(classifier: Classifier, pixels: NDArray[np.uint8], labels: NDArray
     classifier.eval()
     correct = 0
     for first in range(0, len(pixels), EVALUATION_BATCH):
-        inputs = as_inputs(pixels[first : first + EVALUATION_BATCH], classifier.backbone.spec)
+        inputs = to_inputs(pixels[first : first + EVALUATION_BATCH], classifier.backbone.spec)
         predicted = classifier.scores(inputs).argmax(1).numpy()
         correct += int((predicted == labels[first : first + EVALUATION_BATCH]).sum())
     return correct / len(pixels)
