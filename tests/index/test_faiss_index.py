@@ -209,7 +209,7 @@ def test_bad_input_is_refused_and_changes_nothing(model: TrainedModel, tmp_path:
             (lambda: idx.add([Item("a", "/a", "l" * 5000)], vectors[:1]), "label of item a"),
             (lambda: idx.add([Item("a", "/a", "", {"label": 1})], vectors[:1]), "a key of metadata"),
             (lambda: idx.add([Item("a", "/a", "", {"x y": 1})], vectors[:1]), "a key of metadata"),
-            (lambda: idx.add([Item("a", "/a", "", {"x": float("nan")})], vectors[:1]), "what JSON holds"),
+            (lambda: idx.add([Item("a", "/a", "", {"x": float("nan")})], vectors[:1]), "must be valid JSON"),
             (lambda: idx.add([Item("a", "/a", "", {"x": "y" * 40_000})], vectors[:1]), "at most 32,768 bytes"),
             (lambda: idx.search(vectors, 0), "k must be at least 1"),
             (lambda: idx.search(vectors, 10_001), "k must be at most 10,000"),
@@ -305,7 +305,7 @@ def test_what_is_missing_or_damaged_is_said_in_one_line(model: TrainedModel, tmp
     about.write_text("[]")
     fails(index.BrokenIndex, "does not describe an index")
     about.write_text(json.dumps({**json.loads(text), "dim": "8"}))
-    fails(index.BrokenIndex, "entries are not those expected")
+    fails(index.BrokenIndex, "unexpected names or types of entries")
     about.write_text(json.dumps({**json.loads(text), "format": 2}))
     fails(ValueError, "has the format 2, this version reads 1")
     about.write_text(json.dumps({**json.loads(text), "dim": 9}))

@@ -42,7 +42,7 @@ def test_what_is_written_is_understood() -> None:
         ("1st=3", "a key is a letter"),
         ("k; drop table items=3", "expected a condition"),
         ("label=\0", "NUL"),
-        ("label=\udce9", "UTF-8"),
+        ("label=\udce9", "valid Unicode"),
         ("year>1e999", "finite"),
         ("label in (" + "a, " * 1001 + "b)", "at most 1,000 values"),
         ("label=" + "a" * 20_000, "at most 16,384"),

@@ -10,16 +10,16 @@ from index_material import draw, make_items, plain_search
 from lookalike import index
 from lookalike.index import faiss_index, kinds
 from lookalike.index.cache import read_cache
-from lookalike.index.kinds import Structure, chosen_kind
+from lookalike.index.kinds import Structure, resolve_kind
 from lookalike.inference.model import TrainedModel
 
 COUNT = 1500
 
 
 def test_which_kind_when() -> None:
-    assert [chosen_kind("auto", n) for n in (10, 199_999, 200_000)] == ["flat", "flat", "ivf"]
-    assert [chosen_kind(kind, 999) for kind in ("flat", "ivf", "hnsw")] == ["flat"] * 3
-    assert [chosen_kind(kind, 1000) for kind in ("flat", "ivf", "hnsw")] == ["flat", "ivf", "hnsw"]
+    assert [resolve_kind("auto", n) for n in (10, 199_999, 200_000)] == ["flat", "flat", "ivf"]
+    assert [resolve_kind(kind, 999) for kind in ("flat", "ivf", "hnsw")] == ["flat"] * 3
+    assert [resolve_kind(kind, 1000) for kind in ("flat", "ivf", "hnsw")] == ["flat", "ivf", "hnsw"]
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])

@@ -144,7 +144,7 @@ def test_how_much_an_approximate_search_finds_is_measured(
     model: TrainedModel, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(milvus_index, "LISTS", 8)
-    monkeypatch.setitem(milvus_index.BUILDING, "ivf", {"nlist": 8})
+    monkeypatch.setitem(milvus_index.BUILD_PARAMS, "ivf", {"nlist": 8})
     with index.create(tmp_path / "m", model, str(tmp_path / "m.db"), kind=kind) as idx:
         idx.add(make_items(300), draw(300))
         idx.save()

@@ -7,7 +7,7 @@ from index_material import draw, make_items
 
 from lookalike import index
 from lookalike.index import suggestions
-from lookalike.index.suggestions import check_keys, metadata_keys, nearest, nearest_labels
+from lookalike.index.suggestions import check_keys, metadata_keys, nearest_labels
 from lookalike.inference.model import TrainedModel
 
 
@@ -50,4 +50,3 @@ def test_the_nearest_label() -> None:
     }
     for where in (None, "label!=Cardnal", "name=Cardnal", "label>Cardnal", "label=''"):
         assert nearest_labels(where, labels) == {}
-    assert nearest("x", []) is None

@@ -154,7 +154,7 @@ def _open_index(settings: IndexSettings, model: Any) -> Any:
     idx = index.open(settings.out)
     try:
         idx.check_model(model)
-        if settings.store is not None and not idx.is_kept_in(settings.store):
+        if settings.store is not None and not idx.is_stored_in(settings.store):
             store = idx.about.store or "faiss"
             raise UsageError(f"{settings.out} uses {store} and cannot move to {settings.store}")
         if settings.collection is not None and settings.collection != idx.about.collection:

@@ -1,4 +1,4 @@
-"""Indexes of pictures: create, add, delete, search, on this machine by FAISS or anywhere by Milvus.
+"""Indexes of pictures: create, add, delete and search, with FAISS on this machine or with Milvus anywhere.
 
     from lookalike import index
 
@@ -49,64 +49,102 @@ def create(
     collection: str | None = None,
     kind: str = "auto",
 ) -> Index:
-    """A new, empty index in the folder ``path``, for vectors of one model.
+    """Create an empty index for vectors of one model.
 
-    run: the folder of a run, or a loaded model; a copy of it goes into the index.
-    store: "faiss"; or Milvus, a file ``x.db`` for Milvus in this process, or the address of a server.
-    collection: its name in Milvus; None makes one up.
-    kind: "flat" (exact), "ivf", "hnsw", or "auto": exact until there are too many.
+    Args:
+        path: The folder of the index; it must not exist or be empty.
+        run: The folder of a run, or a loaded model. A copy of the model goes into the index.
+        store: "faiss"; or for Milvus, a file ``x.db`` (Milvus in this process) or the address of a server.
+        collection: Name of the collection in Milvus; None generates one.
+        kind: "flat" (exact), "ivf", "hnsw", or "auto": exact until there are too many items.
+
+    Returns:
+        The open index.
+
+    Raises:
+        ValueError: If an argument is invalid.
+        FileExistsError: If the folder or the collection exists.
+        OSError: If Milvus cannot be reached.
     """
-    check_kind(kind)
     path = Path(path)
-    if store != "faiss":
+    check_kind(kind)
+    if store == "faiss":
+        if collection is not None:
+            raise ValueError("collection names are for Milvus only: leave it out, or give another store")
+    else:
         milvus_connection.check_store(store, collection)
-    elif collection is not None:
-        raise ValueError("a collection has a name in Milvus only")
     from lookalike.inference.model import TrainedModel, load
 
-    model = run if isinstance(run, TrainedModel) else load(run, "cpu")
+    if isinstance(run, TrainedModel):
+        model, source = run, "a model in memory"
+    else:
+        model, source = load(run, "cpu"), str(Path(run).absolute())
     about = About(
         distance=model.distance,
         dim=model.dim,
         fingerprint=fingerprint_of(model),
-        run="a model in memory" if isinstance(run, TrainedModel) else str(Path(run).absolute()),
-        backend="faiss" if store == "faiss" else "milvus",
+        run=source,
+        backend="faiss",
         kind=kind,
-        store="" if store == "faiss" else _place(store, path),
-        collection="" if store == "faiss" else collection or f"lookalike_{token_hex(8)}",
     )
+    if store == "faiss":
+        make_folder(path, run, lambda folder: _make_database(folder, about))
+        return open(path)
 
-    made: list[str] = []
+    about.backend = "milvus"
+    about.store = _relative_store(store, path)
+    about.collection = collection or f"lookalike_{token_hex(8)}"
+    made_in: list[str] = []
 
-    def fill(folder: Path) -> About:
-        if about.backend == "faiss":
-            database.Database.make(folder / database.FILE)
-        else:
-            uri = about.store if milvus_connection.is_address(about.store) else str((folder / about.store).absolute())
-            milvus_index.make_collection(uri, about)
-            made.append(uri)
+    def make_collection(folder: Path) -> About:
+        uri = about.store
+        if not milvus_connection.is_address(uri):
+            uri = str((folder / about.store).absolute())
+        milvus_index.make_collection(uri, about)
+        made_in.append(uri)
         return about
 
     try:
-        make_folder(path, run, fill)
+        make_folder(path, run, make_collection)
     except BaseException:
-        for uri in made:
+        for uri in made_in:
             milvus_index.drop_collection(uri, about.collection)
         raise
     return open(path)
 
 
-def _place(store: str, path: Path) -> str:
-    """Of a file as seen from the index, so that both can move together if it lies within."""
+def open(path: str | Path) -> Index:  # noqa: A001 - used as index.open
+    """Open an index. Any number of processes may read it while one writes.
+
+    Args:
+        path: The folder of the index.
+
+    Returns:
+        The open index.
+
+    Raises:
+        FileNotFoundError: If there is no such folder.
+        ValueError: If it is no index, or has another format.
+        BrokenIndex: If it is damaged or incomplete.
+    """
+    path = Path(path)
+    about = About.read(path)
+    if about.backend == "faiss":
+        return FaissIndex(path, about)
+    return MilvusIndex(path, about)
+
+
+def _make_database(folder: Path, about: About) -> About:
+    database.Database.make(folder / database.FILE)
+    return about
+
+
+def _relative_store(store: str, path: Path) -> str:
+    """The file relative to the index if it is inside, so that both can move together."""
     if milvus_connection.is_address(store):
         return store
     absolute = Path(os.path.abspath(store))  # noqa: PTH100 - without following links
-    home = Path(os.path.abspath(path))  # noqa: PTH100
-    return str(absolute.relative_to(home)) if absolute.is_relative_to(home) else str(absolute)
-
-
-def open(path: str | Path) -> Index:  # noqa: A001 - used as index.open
-    """The index in the folder ``path``. Any number of processes may read it while one writes."""
-    path = Path(path)
-    about = About.read(path)
-    return FaissIndex(path, about) if about.backend == "faiss" else MilvusIndex(path, about)
+    index_folder = Path(os.path.abspath(path))  # noqa: PTH100
+    if absolute.is_relative_to(index_folder):
+        absolute = absolute.relative_to(index_folder)
+    return str(absolute)

@@ -1,6 +1,6 @@
-"""What every index can do, whatever keeps its vectors.
+"""The interface of every index, independent of the backend.
 
-Adding and deleting are committed when they return. A filter is applied before the k nearest are taken, never after.
+Additions and deletions are committed when they return. A filter is applied before the k nearest are taken, never after.
 Of equal distances the lower id comes first.
 """
 
@@ -20,14 +20,21 @@ from lookalike.data.names import as_text
 from lookalike.index.filters import Condition, parse
 from lookalike.index.items import Hit, Item, Vectors, check_ids, check_items, check_vectors
 from lookalike.index.kinds import check_kind
-from lookalike.index.storage import MODEL, About, Writing, WrongModel, fingerprint_of
+from lookalike.index.storage import MODEL, About, WriterLock, WrongModel, fingerprint_of
 
-MOST = 10_000  # neighbours of one search
-AT_ONCE = 64  # queries searched together
+MOST = 10_000  # neighbours per search
+QUERIES_AT_ONCE = 64
 
 
 class FileRecord(NamedTuple):
-    """What was noted about a file when it was indexed: the stamp is the folder's affair (``folder.py``)."""
+    """What the index stores about a file.
+
+    Attributes:
+        path: Absolute path as text.
+        label: The label.
+        metadata: JSON values.
+        stamp: Size, time and digest of the file when it was indexed (see ``folder.py``).
+    """
 
     path: str
     label: str
@@ -35,10 +42,10 @@ class FileRecord(NamedTuple):
     stamp: str
 
 
-def limits_below(folder: str) -> tuple[str, str]:
-    """Every path below the folder, and no other, is at least the first and before the second.
+def path_range(folder: str) -> tuple[str, str]:
+    """Return the range of paths below a folder: at least the first text and before the second.
 
-    >>> limits_below("/pictures")
+    >>> path_range("/pictures")
     ('/pictures/', '/pictures0')
     """
     separator = as_text(os.sep)
@@ -47,94 +54,174 @@ def limits_below(folder: str) -> tuple[str, str]:
 
 
 class Index(ABC):
-    """Made by ``create`` or ``open``; close it, or use it in a with statement. Threads may share it."""
+    """An index, made by ``create`` or ``open``. Threads may share it.
+
+    Close it, or use it in a with statement.
+
+    Attributes:
+        path: The folder of the index.
+        about: The content of ``index.json``.
+        writing: The writer's lock; ``with idx.writing():`` keeps other processes from writing.
+    """
 
     def __init__(self, path: Path, about: About) -> None:
-        self.path, self.about = path, about
-        self.writing = Writing(path)  # ``with idx.writing():`` keeps other processes from writing in between
+        self.path = path
+        self.about = about
+        self.writing = WriterLock(path)
 
     @property
     def fingerprint(self) -> str:
-        """Of the model that its vectors come from."""
+        """Fingerprint of the model."""
         return self.about.fingerprint
 
     @property
     def distance(self) -> str:
+        """Distance of the model, "cosine" or "l2"."""
         return self.about.distance
 
     @property
     def dim(self) -> int:
+        """Size D of the vectors."""
         return self.about.dim
 
     def model(self, device: torch.device | str | None = None) -> Any:
-        """The model that the index was made with, a ``lookalike.inference.model.TrainedModel``."""
+        """Load the model that the index was made with.
+
+        Args:
+            device: Where to load it; None for a GPU if there is one.
+
+        Returns:
+            A ``lookalike.inference.model.TrainedModel``.
+        """
         from lookalike.inference.model import load
 
         return load(self.path / MODEL, device)
 
     def check_model(self, model: Any) -> None:
-        """Raise unless it is the one that the index was made with: the folder of a run, or a loaded model."""
-        if (other := fingerprint_of(model)) != self.fingerprint:
-            whose = f"the model in {model}" if isinstance(model, (str, Path)) else "this model"
+        """Check that a model is the one that the index was made with.
+
+        Args:
+            model: The folder of a run, or a loaded model.
+
+        Raises:
+            WrongModel: If it is another one.
+        """
+        fingerprint = fingerprint_of(model)
+        if fingerprint != self.fingerprint:
+            source = f"the model in {model}" if isinstance(model, (str, Path)) else "this model"
             raise WrongModel(
                 f"{self.path} was made with another model, from {self.about.run} ({self.fingerprint[:8]}), and cannot "
-                f"hold vectors of {whose} ({other[:8]}): make a new index, or use its own model"
+                f"hold vectors of {source} ({fingerprint[:8]}): make a new index, or use its own model"
             )
 
     def add(self, items: Sequence[Item], vectors: Any, stamps: Sequence[str] | None = None) -> int:
-        """Add items with their vectors (n, D), in place of those with the same ids; returns how many were new."""
+        """Add items, replacing those with the same ids.
+
+        Args:
+            items: The items (n,).
+            vectors: Their vectors (n, D).
+            stamps: Their stamps (n,); None for items that are not synchronised with a folder.
+
+        Returns:
+            How many were new.
+
+        Raises:
+            ValueError: If an item or a vector is invalid.
+            IndexInUse: If another process is writing.
+        """
         items = [Item(*item) for item in items]
         check_items(items)
-        checked = check_vectors(vectors, self.dim, self.distance, len(items)) if items else None
-        if stamps is not None and len(stamps) != len(items):
+        if stamps is None:
+            stamps = [""] * len(items)
+        if len(stamps) != len(items):
             raise ValueError(f"there must be a stamp for each of {len(items)} items, got {len(stamps)}")
-        if checked is None:
+        if not items:
             return 0
+        checked = check_vectors(vectors, self.dim, self.distance, len(items))
         with self.writing():
-            return self._add(items, checked, [""] * len(items) if stamps is None else list(stamps))
+            return self._add(items, checked, list(stamps))
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Forget these items; returns how many there were. Files are never touched."""
+        """Delete items. Files are never touched.
+
+        Args:
+            ids: Their ids.
+
+        Returns:
+            How many existed.
+        """
         check_ids(ids)
-        wanted = list(dict.fromkeys(ids))
-        if not wanted:
+        if not ids:
             return 0
         with self.writing():
-            return self._delete(wanted)
+            return self._delete(list(dict.fromkeys(ids)))
 
     def search(self, vectors: Any, k: int = 10, where: str | None = None) -> list[list[Hit]]:
-        """The k nearest items of every query (q, D), fewer if there are fewer that fulfil ``where``."""
+        """Find the nearest items.
+
+        Args:
+            vectors: Queries (q, D).
+            k: Number of hits per query.
+            where: A filter such as ``label in (robin, wren), year>=2020``.
+
+        Returns:
+            For each query at most ``k`` hits, nearest first.
+
+        Raises:
+            ValueError: If an argument is invalid.
+        """
         check_count("k", k)
         if k > MOST:
             raise ValueError(f"k must be at most {MOST:,}, got {k:,}")
         conditions = parse(where)
         queries = check_vectors(vectors, self.dim, self.distance, what="queries")
         hits: list[list[Hit]] = []
-        for start in range(0, len(queries), AT_ONCE):
-            hits += self._search(queries[start : start + AT_ONCE], k, conditions)
+        for start in range(0, len(queries), QUERIES_AT_ONCE):
+            hits += self._search(queries[start : start + QUERIES_AT_ONCE], k, conditions)
         return hits
 
     def count(self, where: str | None = None) -> int:
+        """Count the items that match a filter."""
         return self._count(parse(where))
 
     def get(self, ids: Sequence[str]) -> list[Item | None]:
-        """The items with these ids, in this order; None where there is none."""
+        """Return the items with these ids, in this order; None for missing ones."""
         check_ids(ids)
-        found = self._get(list(dict.fromkeys(ids)))
-        return [found.get(each) for each in ids]
+        items = self._get(list(dict.fromkeys(ids)))
+        return [items.get(item_id) for item_id in ids]
 
     def vectors(self, ids: Sequence[str]) -> Vectors:
-        """(n, D), as they were added. Raises KeyError if there is no such item."""
+        """Return the vectors of items as they were added.
+
+        Args:
+            ids: Ids (n,).
+
+        Returns:
+            Vectors (n, D).
+
+        Raises:
+            KeyError: If an item is missing.
+        """
         check_ids(ids)
-        found = self._vectors(list(dict.fromkeys(ids)))
-        for each in ids:
-            if each not in found:
-                raise KeyError(f"there is no item {each}")
-        joined = [found[each] for each in ids]
-        return np.stack(joined) if joined else np.zeros((0, self.dim), np.float32)
+        by_id = self._vectors(list(dict.fromkeys(ids)))
+        vectors = np.zeros((len(ids), self.dim), np.float32)
+        for row, item_id in enumerate(ids):
+            if item_id not in by_id:
+                raise KeyError(f"there is no item {item_id}")
+            vectors[row] = by_id[item_id]
+        return vectors
 
     def items(self, where: str | None = None, after: str | None = None, limit: int | None = None) -> list[Item]:
-        """In the order of their ids, from the one ``after`` this id on, at most ``limit`` of them."""
+        """List items in order of id.
+
+        Args:
+            where: A filter.
+            after: Start behind this id.
+            limit: Largest number of items.
+
+        Returns:
+            The items.
+        """
         if after is not None:
             check_ids([after])
         if limit is not None:
@@ -142,12 +229,12 @@ class Index(ABC):
         return self._items(parse(where), after, limit)
 
     def labels(self) -> dict[str, int]:
-        """Every label and how many items have it, in natural order."""
-        found = self._labels()
-        return {label: found[label] for label in natural_order(set(found))}
+        """Return every label with the number of its items, in natural order."""
+        counts = self._labels()
+        return {label: counts[label] for label in natural_order(set(counts))}
 
     def info(self) -> dict[str, Any]:
-        """What it is, for people and for JSON."""
+        """Describe the index, for people and for JSON."""
         return {
             "path": str(self.path),
             "backend": self.about.backend,
@@ -163,27 +250,37 @@ class Index(ABC):
         }
 
     def add_folder(self, folder: str) -> None:
-        """Note in index.json that pictures come from there."""
-        if folder not in self.about.folders:
-            self._note(lambda about: about.folders.append(folder) if folder not in about.folders else None)
+        """Record in ``index.json`` that pictures come from this folder."""
+        if folder in self.about.folders:
+            return
 
-    def _note(self, change: Callable[[About], None]) -> None:
-        """Change index.json, as it is on the disk now: another process may have, too."""
+        def append(about: About) -> None:
+            if folder not in about.folders:
+                about.folders.append(folder)
+
+        self._update_about(append)
+
+    def set_kind(self, kind: str) -> None:
+        """Change the search structure.
+
+        Args:
+            kind: "flat", "ivf", "hnsw" or "auto".
+        """
+        check_kind(kind)
+        if kind != self.about.kind:
+            self._update_about(lambda about: setattr(about, "kind", kind))
+
+    def is_stored_in(self, store: str) -> bool:
+        """Return whether ``store``, as given to ``create``, is where the items are."""
+        return store == "faiss"
+
+    def _update_about(self, change: Callable[[About], None]) -> None:
+        """Change ``index.json`` as it is on the disk now: another process may have changed it, too."""
         with self.writing():
             about = About.read(self.path)
             change(about)
             about.write(self.path)
             self.about = about
-
-    def is_kept_in(self, store: str) -> bool:
-        """Whether this is the store that ``create`` was told."""
-        return store == "faiss"
-
-    def set_kind(self, kind: str) -> None:
-        """Search by another structure from now on, as ``create`` has them."""
-        check_kind(kind)
-        if kind != self.about.kind:
-            self._note(lambda about: setattr(about, "kind", kind))
 
     def __enter__(self) -> "Index":
         return self
@@ -195,18 +292,19 @@ class Index(ABC):
 
     @abstractmethod
     def save(self) -> None:
-        """Write what makes the next opening faster. Items need no saving: they are on disk since they were added."""
+        """Write what makes the next opening faster. Items are already on disk."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free files, connections and memory."""
 
     @abstractmethod
     def files_below(self, folder: str) -> dict[str, FileRecord]:
-        """Id -> what was noted, of the items with a stamp whose path lies below the folder."""
+        """Return id -> record of the items with a stamp whose path is below the folder."""
 
     @abstractmethod
     def restamp(self, stamps: dict[str, str]) -> None:
-        """New stamps for these ids; the items stay as they are."""
+        """Set new stamps by id; the items stay unchanged."""
 
     @abstractmethod
     def _add(self, items: list[Item], vectors: Vectors, stamps: list[str]) -> int: ...

@@ -1,11 +1,12 @@
-"""``index.faiss``: an IVF or HNSW structure on disk, with the numbers of its vectors and how far the items were read.
+"""``index.faiss``: an IVF or HNSW structure on disk, with row numbers and the state of the database it was built from.
 
-    512 bytes       JSON: what follows, and the digest of all that follows
-    8 n bytes       the number of each place, int64; then n bytes, 1 where it still counted
+    512 bytes       JSON: kind, count, state, and the digest of all that follows
+    8 n bytes       row number of each position, int64
+    n bytes         1 where the item still existed
     the rest        as FAISS writes it
 
-It is a cache: one that is missing, damaged or too old is made anew from the items. The digest is checked before FAISS
-sees a byte.
+It is a cache: a missing, damaged or outdated one is rebuilt from the items. The digest is checked before FAISS reads
+a byte.
 """
 
 import json
@@ -21,32 +22,42 @@ from lookalike.index.database import State
 from lookalike.index.kinds import Structure, load_faiss
 
 FILE = "index.faiss"
-HEAD = 512
+HEADER_BYTES = 512
 FORMAT = 1
 BLOCK = 1 << 20
 
 
 class Cached(NamedTuple):
+    """A structure and the rows that it was built from.
+
+    Attributes:
+        structure: The search structure.
+        numbers: Row number (n,) of each position.
+        alive: Whether the row still existed (n,).
+        state: State of the database.
+    """
+
     structure: Structure
-    numbers: NDArray[np.int64]  # (n,) of each place
-    counts: NDArray[np.bool_]  # (n,) whether it was still there
+    numbers: NDArray[np.int64]
+    alive: NDArray[np.bool_]
     state: State
 
 
 def write_cache(path: Path, cached: Cached) -> None:
+    """Write a structure to ``path``; the file appears complete or not at all."""
     faiss = load_faiss()
     with replacing(path) as unfinished, unfinished.open("r+b") as file:
-        file.write(b" " * HEAD)
+        file.write(b" " * HEADER_BYTES)
         digest = blake2b(digest_size=16)
 
-        def write(part: Any) -> int:
-            digest.update(part)
-            return file.write(part)
+        def write(block: Any) -> int:
+            digest.update(block)
+            return file.write(block)
 
         write(cached.numbers.astype("<i8").tobytes())
-        write(cached.counts.astype(np.uint8).tobytes())
+        write(cached.alive.astype(np.uint8).tobytes())
         faiss.write_index(cached.structure.index, faiss.PyCallbackIOWriter(write))
-        about = {
+        header = {
             "format": FORMAT,
             "kind": cached.structure.kind,
             "trained_on": cached.structure.trained_on,
@@ -56,28 +67,28 @@ def write_cache(path: Path, cached: Cached) -> None:
             "digest": digest.hexdigest(),
         }
         file.seek(0)
-        file.write(json.dumps(about).encode().ljust(HEAD))
+        file.write(json.dumps(header).encode().ljust(HEADER_BYTES))
 
 
 def read_cache(path: Path) -> Cached | None:
-    """None if it is missing, damaged or of another version."""
+    """Read a structure from ``path``; None if it is missing, damaged or of another version."""
     faiss = load_faiss()
     try:
         with path.open("rb") as file:
-            about = json.loads(file.read(HEAD))
-            if about["format"] != FORMAT or about["digest"] != _digest(file):
+            header = json.loads(file.read(HEADER_BYTES))
+            if header["format"] != FORMAT or header["digest"] != _digest(file):
                 return None
-            file.seek(HEAD)
-            count = int(about["count"])
+            file.seek(HEADER_BYTES)
+            count = int(header["count"])
             numbers = np.frombuffer(file.read(8 * count), "<i8").astype(np.int64)
-            counts = np.frombuffer(file.read(count), np.uint8).astype(bool)
+            alive = np.frombuffer(file.read(count), np.uint8).astype(bool)
             index = faiss.read_index(faiss.PyCallbackIOReader(file.read))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError):
         return None
     if index.ntotal != count:
         return None
-    structure = Structure(about["kind"], index, about["trained_on"], about["recall"])
-    return Cached(structure, numbers, counts, State(*about["state"]))
+    structure = Structure(header["kind"], index, header["trained_on"], header["recall"])
+    return Cached(structure, numbers, alive, State(*header["state"]))
 
 
 def _digest(file: BinaryIO) -> str:

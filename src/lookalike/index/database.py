@@ -1,8 +1,8 @@
-"""Items and vectors in one SQLite file: the truth of a FAISS index.
+"""Items and vectors of a FAISS index in one SQLite file, the source of truth.
 
-A row is added or removed, never changed (but for its stamp): whoever has rows in memory catches up by asking for the
-rows with a higher number and for the numbers that are gone. Write-ahead log, flushed at every commit: what was
-acknowledged survives a killed process and a power cut; readers go on while one process writes.
+Rows are added or removed, never changed, except for the stamp. A reader with rows in memory catches up by asking for
+rows with higher numbers and for removed numbers. The write-ahead log is flushed at every commit: committed items
+survive a killed process and a power cut, and readers continue while one process writes.
 """
 
 import json
@@ -17,7 +17,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.index.base import FileRecord, limits_below
+from lookalike.index.base import FileRecord, path_range
 from lookalike.index.filters import Condition, Value
 from lookalike.index.items import Item, Vectors, metadata_as_json
 from lookalike.index.storage import BrokenIndex, IndexInUse
@@ -25,7 +25,8 @@ from lookalike.index.storage import BrokenIndex, IndexInUse
 FILE = "items.sqlite"
 FORMAT = 1
 WAIT = 30.0  # seconds, for another connection's commit
-AT_ONCE = 500  # values in one statement; SQLite takes 999 or more
+VALUES_PER_QUERY = 500  # SQLite allows at least 999
+TABLES = {"items", "vectors", "gone"}
 
 SCHEMA = f"""
 CREATE TABLE items (
@@ -45,39 +46,57 @@ PRAGMA user_version = {FORMAT};
 
 
 class State(NamedTuple):
-    """How far somebody has read: the last number and the last place among those gone."""
+    """How far a reader has read.
+
+    Attributes:
+        number: The last row number.
+        place: The last entry in the list of removed rows.
+    """
 
     number: int
     place: int
 
 
 class Database:
+    """A connection to the SQLite file.
+
+    Args:
+        path: The file.
+        dim: Size D of the vectors.
+
+    Raises:
+        BrokenIndex: If the file is missing or damaged.
+        ValueError: If it has another format.
+    """
+
     def __init__(self, path: Path, dim: int) -> None:
-        self.path, self.dim = path, dim
+        self.path = path
+        self.dim = dim
         if not path.is_file():
             raise BrokenIndex(f"{path.parent} is not complete: {path.name} is missing")
-        name = f"file:{quote(str(path.absolute()))}"
-        alone = not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
-        with self._told():
+        has_log = path.with_name(f"{path.name}-wal").exists()
+        mode = "mode=rw"
+        if not os.access(path.parent, os.W_OK) and not has_log:
+            mode = "immutable=1"  # a read-only folder without a writer: SQLite needs no log of its own
+        with self._translated_errors():
             self.connection = sqlite3.connect(
-                f"{name}?{'immutable=1' if alone else 'mode=rw'}",
+                f"file:{quote(str(path.absolute()))}?{mode}",
                 uri=True,
                 timeout=WAIT,
                 isolation_level=None,
                 check_same_thread=False,
             )
             self.connection.execute("PRAGMA synchronous = FULL")
-            (version,) = self.connection.execute("PRAGMA user_version").fetchone()
-            tables = {
-                name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-            }
-        if not {"items", "vectors", "gone"} <= tables:
+            version = self._first("PRAGMA user_version")
+            tables = self._column("SELECT name FROM sqlite_master WHERE type = 'table'")
+        if not set(tables) >= TABLES:
             raise BrokenIndex(f"{path} is damaged: it has no table of items")
         if version != FORMAT:
             raise ValueError(f"{path} has the format {version}, this version reads {FORMAT}")
 
     @staticmethod
     def make(path: Path) -> None:
+        """Create an empty database file."""
         connection = sqlite3.connect(path, isolation_level=None)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
@@ -85,27 +104,13 @@ class Database:
         connection.close()
 
     def close(self) -> None:
+        """Close the connection."""
         self.connection.close()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """SQLite's errors in our words."""
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            text = str(error)
-            if "locked" in text:
-                raise IndexInUse(
-                    f"{self.path} is being written by another process: try again when it is done"
-                ) from error
-            raise OSError(f"{self.path} cannot be used: {text}") from error
-        except sqlite3.DatabaseError as error:
-            raise BrokenIndex(f"{self.path} is damaged: {error}") from error
-
-    @contextmanager
     def reading(self) -> Iterator[None]:
-        """All that is read in here is of one moment."""
-        with self._told():
+        """Open a read transaction: everything read inside is from one moment."""
+        with self._translated_errors():
             self.connection.execute("BEGIN")
             try:
                 yield
@@ -114,8 +119,8 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """All or nothing; on the disk when it ends."""
-        with self._told():
+        """Open a write transaction: all or nothing, and on the disk at its end."""
+        with self._translated_errors():
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -125,19 +130,29 @@ class Database:
             self.connection.execute("COMMIT")
 
     def insert(self, items: Sequence[Item], vectors: Vectors, stamps: Sequence[str]) -> int:
-        """In place of those with the same ids; returns how many of these there were."""
+        """Insert items, replacing those with the same ids.
+
+        Args:
+            items: The items (n,).
+            vectors: Their vectors (n, D).
+            stamps: Their stamps (n,).
+
+        Returns:
+            How many were replaced.
+        """
         replaced = self.remove([item.id for item in items])
         for item, vector, stamp in zip(items, vectors, stamps, strict=True):
-            made = self.connection.execute(
+            cursor = self.connection.execute(
                 "INSERT INTO items (id, path, label, metadata, stamp) VALUES (?, ?, ?, ?, ?)",
                 (item.id, item.path, item.label, metadata_as_json(item), stamp),
             )
             blob = vector.astype("<f4").tobytes()
-            self.connection.execute("INSERT INTO vectors (number, vector) VALUES (?, ?)", (made.lastrowid, blob))
+            self.connection.execute("INSERT INTO vectors (number, vector) VALUES (?, ?)", (cursor.lastrowid, blob))
         return replaced
 
     def remove(self, ids: Sequence[str]) -> int:
-        numbers = [number for _, number in self._in("SELECT id, number FROM items WHERE id IN", ids)]
+        """Remove items; returns how many there were."""
+        numbers = self.numbers_of(ids).values()
         for number in numbers:
             self.connection.execute("DELETE FROM items WHERE number = ?", (number,))
             self.connection.execute("DELETE FROM vectors WHERE number = ?", (number,))
@@ -145,134 +160,222 @@ class Database:
         return len(numbers)
 
     def restamp(self, stamps: Iterable[tuple[str, str]]) -> None:
-        """(id, stamp) of files that were looked at again and found the same."""
-        self.connection.executemany(
-            "UPDATE items SET stamp = ? WHERE id = ?", [(stamp, each) for each, stamp in stamps]
-        )
+        """Set new stamps, given as (id, stamp)."""
+        for item_id, stamp in stamps:
+            self.connection.execute("UPDATE items SET stamp = ? WHERE id = ?", (stamp, item_id))
 
     def state(self) -> State:
+        """Return the current state."""
         last = dict(self.connection.execute("SELECT name, seq FROM sqlite_sequence"))
         return State(last.get("items", 0), last.get("gone", 0))
 
     def count(self, where: Sequence[Condition] = ()) -> int:
+        """Count the items that match a filter."""
         clause, values = as_sql(where)
-        (number,) = self.connection.execute(f"SELECT count(*) FROM items WHERE {clause}", values).fetchone()
-        return int(number)
+        return int(self._first(f"SELECT count(*) FROM items WHERE {clause}", values))
 
     def new_vectors(self, since: State, block: int) -> Iterator[tuple[NDArray[np.int64], Vectors]]:
-        """Numbers and vectors of rows that came after, in blocks."""
-        rows = self.connection.execute(
+        """Read the rows that were added after a state.
+
+        Args:
+            since: The state.
+            block: Rows per block.
+
+        Yields:
+            Row numbers (b,) and vectors (b, D).
+        """
+        cursor = self.connection.execute(
             "SELECT number, vector FROM vectors WHERE number > ? ORDER BY number", (since.number,)
         )
-        while some := rows.fetchmany(block):
-            yield np.array([number for number, _ in some], np.int64), self._vectors([blob for _, blob in some])
+        while rows := cursor.fetchmany(block):
+            numbers, blobs = zip(*rows, strict=True)
+            yield np.array(numbers, np.int64), self._as_vectors(blobs)
 
     def gone(self, since: State) -> NDArray[np.int64]:
-        found = self.connection.execute("SELECT number FROM gone WHERE place > ?", (since.place,))
-        return np.fromiter((number for (number,) in found), np.int64)
+        """Return the numbers of rows that were removed after a state."""
+        return np.array(self._column("SELECT number FROM gone WHERE place > ?", [since.place]), np.int64)
 
-    def since(self, state: State) -> tuple[int, int]:
-        """How many rows have come after, of those that are there, and how many from before have gone."""
-        (fresh,) = self.connection.execute("SELECT count(*) FROM items WHERE number > ?", (state.number,)).fetchone()
-        gone = self.connection.execute(
-            "SELECT count(*) FROM gone WHERE place > ? AND number <= ?", (state.place, state.number)
-        ).fetchone()
-        return int(fresh), int(gone[0])
+    def count_changes(self, since: State) -> tuple[int, int]:
+        """Count the existing rows that are newer than a state, and the older ones that were removed."""
+        new = self._first("SELECT count(*) FROM items WHERE number > ?", [since.number])
+        removed = self._first("SELECT count(*) FROM gone WHERE place > ? AND number <= ?", [since.place, since.number])
+        return int(new), int(removed)
 
     def numbers(self, where: Sequence[Condition]) -> NDArray[np.int64]:
+        """Return the row numbers, ascending, of the items that match a filter."""
         clause, values = as_sql(where)
-        found = self.connection.execute(f"SELECT number FROM items WHERE {clause} ORDER BY number", values)
-        return np.fromiter((number for (number,) in found), np.int64)
+        return np.array(self._column(f"SELECT number FROM items WHERE {clause} ORDER BY number", values), np.int64)
 
     def vectors_of(self, numbers: Sequence[int]) -> tuple[dict[int, str], Vectors]:
-        """Number -> id, and the vectors in the same order."""
-        rows = list(
-            self._in("SELECT number, id, vector FROM items JOIN vectors USING (number) WHERE number IN", numbers)
-        )
-        return {number: each for number, each, _ in rows}, self._vectors([blob for _, _, blob in rows])
+        """Read vectors by row number.
 
-    def items_of(self, key: str, values: Sequence[Any]) -> dict[Any, Item]:
-        """By "number" or "id"."""
-        query = f"SELECT {key}, id, path, label, metadata FROM items WHERE {key} IN"
-        return {row[0]: _item(row[1:]) for row in self._in(query, values)}
+        Args:
+            numbers: Row numbers.
+
+        Returns:
+            Row number -> id, and the vectors (n, D) in the same order.
+        """
+        ids: dict[int, str] = {}
+        blobs: list[bytes] = []
+        query = "SELECT number, id, vector FROM items JOIN vectors USING (number) WHERE number IN"
+        for number, item_id, blob in self._select_in(query, numbers):
+            ids[number] = item_id
+            blobs.append(blob)
+        return ids, self._as_vectors(blobs)
+
+    def items_by_number(self, numbers: Sequence[int]) -> dict[int, Item]:
+        """Read items by row number."""
+        query = "SELECT number, id, path, label, metadata FROM items WHERE number IN"
+        return {row[0]: _as_item(row[1:]) for row in self._select_in(query, numbers)}
+
+    def items_by_id(self, ids: Sequence[str]) -> dict[str, Item]:
+        """Read items by id."""
+        query = "SELECT id, path, label, metadata FROM items WHERE id IN"
+        return {row[0]: _as_item(row) for row in self._select_in(query, ids)}
 
     def numbers_of(self, ids: Sequence[str]) -> dict[str, int]:
-        return dict(self._in("SELECT id, number FROM items WHERE id IN", ids))
+        """Return id -> row number, for ids that exist."""
+        return dict(self._select_in("SELECT id, number FROM items WHERE id IN", ids))
 
     def items(self, where: Sequence[Condition], after: str | None, limit: int | None) -> list[Item]:
+        """Read items in order of id.
+
+        Args:
+            where: A filter.
+            after: Start behind this id.
+            limit: Largest number of items.
+
+        Returns:
+            The items.
+        """
         clause, values = as_sql(where)
-        more = "" if after is None else " AND id > ?"
+        if after is not None:
+            clause += " AND id > ?"
+            values.append(after)
+        values.append(-1 if limit is None else limit)
         rows = self.connection.execute(
-            f"SELECT id, path, label, metadata FROM items WHERE {clause}{more} ORDER BY id LIMIT ?",
-            [*values, *([] if after is None else [after]), -1 if limit is None else limit],
+            f"SELECT id, path, label, metadata FROM items WHERE {clause} ORDER BY id LIMIT ?", values
         )
-        return [_item(row) for row in rows]
+        return [_as_item(row) for row in rows]
 
     def labels(self) -> dict[str, int]:
+        """Return label -> number of items."""
         return dict(self.connection.execute("SELECT label, count(*) FROM items GROUP BY label"))
 
     def files_below(self, folder: str) -> dict[str, FileRecord]:
-        """Id -> what was noted, of the items with a stamp."""
+        """Return id -> record of the items with a stamp whose path is below the folder."""
         rows = self.connection.execute(
             "SELECT id, path, label, metadata, stamp FROM items WHERE path >= ? AND path < ? AND stamp != ''",
-            limits_below(folder),
+            path_range(folder),
         )
-        return {each: FileRecord(path, label, json.loads(more), stamp) for each, path, label, more, stamp in rows}
+        records = {}
+        for item_id, path, label, metadata, stamp in rows:
+            records[item_id] = FileRecord(path, label, json.loads(metadata), stamp)
+        return records
 
-    def _in(self, query: str, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-        for start in range(0, len(values), AT_ONCE):
-            some = values[start : start + AT_ONCE]
-            yield from self.connection.execute(f"{query} ({', '.join('?' * len(some))})", some).fetchall()
+    def _first(self, query: str, values: Sequence[Any] = ()) -> Any:
+        """The single value of a query."""
+        (value,) = self.connection.execute(query, values).fetchone()
+        return value
 
-    def _vectors(self, blobs: Sequence[bytes]) -> Vectors:
+    def _column(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        """The first column of a query."""
+        return [row[0] for row in self.connection.execute(query, values)]
+
+    def _select_in(self, query: str, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+        """Rows of a query that ends in IN, for any number of values."""
+        for start in range(0, len(values), VALUES_PER_QUERY):
+            some = values[start : start + VALUES_PER_QUERY]
+            yield from self.connection.execute(f"{query} ({_placeholders(some)})", some).fetchall()
+
+    def _as_vectors(self, blobs: Sequence[bytes]) -> Vectors:
         if any(len(blob) != 4 * self.dim for blob in blobs):
             raise BrokenIndex(f"{self.path} is damaged: a vector is not of size {self.dim}")
         return np.frombuffer(b"".join(blobs), "<f4").reshape(-1, self.dim).astype(np.float32, copy=False)
 
-
-def _item(row: Sequence[Any]) -> Item:
-    return Item(row[0], row[1], row[2], json.loads(row[3]))
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        """Turn SQLite's errors into ours."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            text = str(error)
+            if "locked" in text:
+                message = f"{self.path} is being written by another process: try again when it is done"
+                raise IndexInUse(message) from error
+            raise OSError(f"{self.path} cannot be used: {text}") from error
+        except sqlite3.DatabaseError as error:
+            raise BrokenIndex(f"{self.path} is damaged: {error}") from error
 
 
 def as_sql(where: Sequence[Condition]) -> tuple[str, list[Any]]:
-    """A condition on the table of items, and its values; words of a filter are only ever values."""
+    """Translate a filter into SQL.
+
+    Args:
+        where: The conditions.
+
+    Returns:
+        A clause on the table of items and its values. Words of a filter are only ever values.
+    """
     clauses: list[str] = ["1"]
     values: list[Any] = []
     for condition in where:
-        clause, some = _metadata(condition) if condition.is_metadata else _column(condition)
+        if condition.is_metadata:
+            clause, clause_values = _metadata_clause(condition)
+        else:
+            clause, clause_values = _column_clause(condition)
         clauses.append(clause)
-        values += some
+        values += clause_values
     return " AND ".join(clauses), values
 
 
-def _column(condition: Condition) -> tuple[str, list[Any]]:
+def _as_item(row: Sequence[Any]) -> Item:
+    item_id, path, label, metadata = row
+    return Item(item_id, path, label, json.loads(metadata))
+
+
+def _placeholders(values: Sequence[Any]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _is_equality(condition: Condition) -> bool:
+    return condition.operator in ("in", "not in")
+
+
+def _column_clause(condition: Condition) -> tuple[str, list[Any]]:
     texts = [value.text for value in condition.values]
-    places = ", ".join("?" * len(texts))
-    if "in" in condition.operator:
-        return f"{condition.key} {condition.operator} ({places})", list(texts)
-    return f"{condition.key} {condition.operator} ?", list(texts)
+    if _is_equality(condition):
+        return f"{condition.key} {condition.operator} ({_placeholders(texts)})", texts
+    return f"{condition.key} {condition.operator} ?", texts
 
 
-def _metadata(condition: Condition) -> tuple[str, list[Any]]:
+def _metadata_clause(condition: Condition) -> tuple[str, list[Any]]:
     path = f'$."{condition.key}"'
-    equality = "in" in condition.operator
-    clauses, values = [], list[Any]()
-    for types, operands in _comparable(condition.values, equality):
-        compared = f"IN ({', '.join('?' * len(operands))})" if equality else f"{condition.operator} ?"
-        clauses.append(f"(json_type(metadata, ?) IN ({types}) AND json_extract(metadata, ?) {compared})")
+    clauses: list[str] = []
+    values: list[Any] = []
+    for json_types, operands in _operands_by_type(condition.values, _is_equality(condition)):
+        comparison = f"{condition.operator} ?"
+        if _is_equality(condition):
+            comparison = f"IN ({_placeholders(operands)})"
+        clauses.append(f"(json_type(metadata, ?) IN ({json_types}) AND json_extract(metadata, ?) {comparison})")
         values += [path, path, *operands]
-    met = f"coalesce({' OR '.join(clauses)}, 0)"
-    return (f"NOT {met}" if condition.operator == "not in" else met), values
+    matches = f"coalesce({' OR '.join(clauses)}, 0)"
+    if condition.operator == "not in":
+        return f"NOT {matches}", values
+    return matches, values
 
 
-def _comparable(values: Sequence[Value], equality: bool) -> list[tuple[str, list[Any]]]:
-    """JSON's types, as SQLite calls them, and what is compared with a value of these."""
-    texts = [value.text for value in values if equality or value.number is None]
-    numbers = [value.number for value in values if value.number is not None]
-    truths = [int(value.truth) for value in values if value.truth is not None and equality]
-    by_type: list[tuple[str, list[Any]]] = [
-        ("'text'", texts),
-        ("'integer', 'real'", numbers),
-        ("'true', 'false'", truths),
-    ]
-    return [(types, operands) for types, operands in by_type if operands]
+def _operands_by_type(values: Sequence[Value], equality: bool) -> list[tuple[str, list[Any]]]:
+    """SQLite's names of JSON types, with what a value of these types is compared with."""
+    texts: list[Any] = []
+    numbers: list[Any] = []
+    booleans: list[Any] = []
+    for value in values:
+        if equality or value.number is None:
+            texts.append(value.text)
+        if value.number is not None:
+            numbers.append(value.number)
+        if equality and value.truth is not None:
+            booleans.append(int(value.truth))
+    by_type = [("'text'", texts), ("'integer', 'real'", numbers), ("'true', 'false'", booleans)]
+    return [(json_types, operands) for json_types, operands in by_type if operands]

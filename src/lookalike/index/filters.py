@@ -1,16 +1,15 @@
-"""Filters as people write them: ``label=robin``, ``label in (robin, wren), year>=2020``. A comma means and.
+"""Filters such as ``label=robin`` or ``label in (robin, wren), year>=2020``. A comma means and.
 
 Keys are ``label``, ``id``, ``path``, or names of metadata. Operators are ``= != < <= > >=``, ``in`` and ``not in``.
-A value stands as it is, or in quotes if it holds any of ``,()=<>!`` or quotes; within quotes a backslash takes the
-next character as it is.
+A value that contains any of ``,()=<>!`` or quotes must be quoted; within quotes a backslash escapes the next character.
 
 What a condition means, in every backend:
 
     label, id, path     texts, compared as texts, by code points
-    metadata            a text equals the value's text; a number equals a value that is a number and not in quotes;
-                        true and false equal these words, not in quotes; all else (null, lists) counts as not there
-    < <= > >=           compare numbers with a number, and texts with any other value; the other kind never fits
-    != and not in       hold exactly where = and in do not, so also where the key is not there
+    metadata            a text equals the value's text; a number equals an unquoted value that is a number; true and
+                        false equal these unquoted words; anything else (null, lists) counts as missing
+    < <= > >=           compare numbers with a number, and texts with any other value; never across types
+    != and not in       hold exactly where = and in do not, so also where the key is missing
 """
 
 import re
@@ -19,18 +18,37 @@ from typing import Literal, NamedTuple
 from lookalike.index.items import KEY, RESERVED
 
 Operator = Literal["in", "not in", "<", "<=", ">", ">="]
+OPERATORS: dict[str, Operator] = {
+    "=": "in",
+    "==": "in",
+    "!=": "not in",
+    "in": "in",
+    "not in": "not in",
+    "<": "<",
+    "<=": "<=",
+    ">": ">",
+    ">=": ">=",
+}
+BOOLEANS = {"true": True, "false": False}
+MOST_VALUES = 1000
+LONGEST_TEXT = 16_384
+EXACT = 2**53  # whole numbers up to here are the same in every backend
 
 _KEY_AND_OPERATOR = re.compile(r"\s*([^\s,()=<>!\"']+)\s*(==|=|!=|<=|>=|<|>|(?:not\s+)?in\s*(?=\())\s*", re.IGNORECASE)
 _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _BARE = re.compile(r"[^,()=<>!\"']+")
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,3})?")
-MOST_VALUES = 1000
-LONGEST_TEXT = 16_384
-EXACT = 2**53  # whole numbers up to here are the same in every backend
+_SPACE = re.compile(r"\s*")
 
 
 class Value(NamedTuple):
-    """``number`` and ``truth`` are there where the text, not in quotes, is one."""
+    """A value of a condition.
+
+    Attributes:
+        text: The value as text.
+        number: The number, if the text is an unquoted number.
+        truth: The boolean, if the text is an unquoted true or false.
+    """
 
     text: str
     number: int | float | None = None
@@ -38,7 +56,7 @@ class Value(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """= is ``in`` with one value, != is ``not in``."""
+    """One condition of a filter. ``=`` is stored as ``in`` with one value, ``!=`` as ``not in``."""
 
     key: str
     operator: Operator
@@ -46,11 +64,21 @@ class Condition(NamedTuple):
 
     @property
     def is_metadata(self) -> bool:
+        """Whether the key is a metadata key and not a column."""
         return self.key not in RESERVED
 
 
 def parse(text: str | None) -> tuple[Condition, ...]:
-    """All conditions, each of which must be met; none for an empty text.
+    """Parse a filter.
+
+    Args:
+        text: The filter; None or blank for no filter.
+
+    Returns:
+        The conditions, all of which must hold.
+
+    Raises:
+        ValueError: If it is malformed, with the position.
 
     >>> parse("label in (robin, 'wren, winter'), year>=2020")[0].values[1].text
     'wren, winter'
@@ -59,91 +87,104 @@ def parse(text: str | None) -> tuple[Condition, ...]:
         return ()
     if len(text) > LONGEST_TEXT:
         raise ValueError(f"a filter must be at most {LONGEST_TEXT:,} characters, got {len(text):,}")
-    found: list[Condition] = []
-    place = 0
+    conditions: list[Condition] = []
+    position = 0
     while True:
-        condition, place = _condition(text, place)
-        found.append(condition)
-        if place >= len(text):
-            return tuple(found)
-        if text[place] != ",":
-            raise _wrong(text, place, "expected a comma before the next condition")
-        place += 1
-
-
-def _condition(text: str, place: int) -> tuple[Condition, int]:
-    match = _KEY_AND_OPERATOR.match(text, place)
-    if match is None:
-        raise _wrong(text, place, "expected a condition like label=robin or label in (robin, wren)")
-    key, operator = match[1], " ".join(match[2].lower().split())
-    if not KEY.fullmatch(key):
-        raise _wrong(text, place, "a key is a letter or _ and then letters, digits, _ or -, at most 64")
-    if operator in ("in", "not in"):
-        values, place = _list(text, match.end())
-        return Condition(key, "in" if operator == "in" else "not in", tuple(dict.fromkeys(values))), place
-    value, place = _value(text, match.end())
-    if operator in ("=", "==", "!="):
-        return Condition(key, "not in" if operator == "!=" else "in", (value,)), place
-    assert operator in ("<", "<=", ">", ">=")
-    return Condition(key, operator, (value,)), place  # type: ignore[arg-type]  # which the line above has narrowed
-
-
-def _list(text: str, place: int) -> tuple[list[Value], int]:
-    values: list[Value] = []
-    place += 1  # the bracket, which the operator saw
-    while True:
-        value, place = _value(text, place)
-        values.append(value)
-        if len(values) > MOST_VALUES:
-            raise ValueError(f"a list in a filter must have at most {MOST_VALUES:,} values")
-        if place >= len(text) or text[place] not in ",)":
-            raise _wrong(text, place, "expected a comma or a closing bracket")
-        place += 1
-        if text[place - 1] == ")":
-            return values, place + len(text[place:]) - len(text[place:].lstrip())
-
-
-def _value(text: str, place: int) -> tuple[Value, int]:
-    place += len(text[place:]) - len(text[place:].lstrip())
-    if quoted := _QUOTED.match(text, place):
-        inner = quoted[1] if quoted[1] is not None else quoted[2]
-        end = quoted.end() + len(text[quoted.end() :]) - len(text[quoted.end() :].lstrip())
-        return Value(_text(re.sub(r"\\(.)", r"\1", inner, flags=re.DOTALL))), end
-    bare = _BARE.match(text, place)
-    if bare is None or not bare[0].strip():
-        raise _wrong(text, place, 'expected a value; quotes hold what is not plain: label="a, b", label=""')
-    word = _text(bare[0].strip())
-    return Value(word, _number(word), {"true": True, "false": False}.get(word.lower())), bare.end()
-
-
-def _text(word: str) -> str:
-    try:
-        word.encode()
-    except UnicodeEncodeError:
-        raise ValueError("a filter must be a text that UTF-8 can hold") from None
-    if "\0" in word:
-        raise ValueError("a filter must not hold the character NUL")
-    return word
-
-
-def _number(word: str) -> int | float | None:
-    if not _NUMBER.fullmatch(word):
-        return None
-    number = float(word)
-    if number in (float("inf"), float("-inf")):
-        raise ValueError(f"a number in a filter must be finite, got {word}")
-    return int(number) if number.is_integer() and abs(number) <= EXACT else number
-
-
-def _wrong(text: str, place: int, what: str) -> ValueError:
-    rest = text[place : place + 40].strip()
-    return ValueError(f"the filter cannot be read {f'at {rest!r}' if rest else 'at its end'}: {what}")
+        condition, position = _parse_condition(text, position)
+        conditions.append(condition)
+        if position >= len(text):
+            return tuple(conditions)
+        if text[position] != ",":
+            raise _error(text, position, "expected a comma before the next condition")
+        position += 1
 
 
 def quote(text: str) -> str:
-    """A text as a value of a filter, whatever it holds.
+    """Quote a text for use as a value of a filter.
 
     >>> quote('the "big" one')
     '"the \\\\"big\\\\" one"'
     """
     return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+
+
+# The parsers below take the position where to start and return what they parsed with the position behind it.
+
+
+def _parse_condition(text: str, position: int) -> tuple[Condition, int]:
+    match = _KEY_AND_OPERATOR.match(text, position)
+    if match is None:
+        raise _error(text, position, "expected a condition like label=robin or label in (robin, wren)")
+    key = match[1]
+    if not KEY.fullmatch(key):
+        raise _error(text, position, "a key is a letter or _ and then letters, digits, _ or -, at most 64")
+    symbol = " ".join(match[2].lower().split())
+    if symbol in ("in", "not in"):
+        values, end = _parse_list(text, match.end() + 1)  # the operator was matched up to the opening bracket
+        distinct = tuple(dict.fromkeys(values))
+        return Condition(key, OPERATORS[symbol], distinct), end
+    value, end = _parse_value(text, match.end())
+    return Condition(key, OPERATORS[symbol], (value,)), end
+
+
+def _parse_list(text: str, position: int) -> tuple[list[Value], int]:
+    values: list[Value] = []
+    while True:
+        value, position = _parse_value(text, position)
+        values.append(value)
+        if len(values) > MOST_VALUES:
+            raise ValueError(f"a list in a filter must have at most {MOST_VALUES:,} values")
+        separator = text[position : position + 1]
+        if separator not in (",", ")"):
+            raise _error(text, position, "expected a comma or a closing bracket")
+        position += 1
+        if separator == ")":
+            return values, _skip_space(text, position)
+
+
+def _parse_value(text: str, position: int) -> tuple[Value, int]:
+    position = _skip_space(text, position)
+    quoted = _QUOTED.match(text, position)
+    if quoted:
+        content = quoted[2] if quoted[1] is None else quoted[1]
+        unescaped = re.sub(r"\\(.)", r"\1", content, flags=re.DOTALL)
+        _check_text(unescaped)
+        return Value(unescaped), _skip_space(text, quoted.end())
+    bare = _BARE.match(text, position)
+    if bare is None or not bare[0].strip():
+        raise _error(text, position, 'expected a value; use quotes for special characters: label="a, b", label=""')
+    word = bare[0].strip()
+    _check_text(word)
+    return Value(word, _as_number(word), BOOLEANS.get(word.lower())), bare.end()
+
+
+def _skip_space(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    assert match is not None
+    return match.end()
+
+
+def _check_text(word: str) -> None:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a filter must be valid Unicode") from None
+    if "\0" in word:
+        raise ValueError("a filter must not contain the character NUL")
+
+
+def _as_number(word: str) -> int | float | None:
+    if not _NUMBER.fullmatch(word):
+        return None
+    number = float(word)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"a number in a filter must be finite, got {word}")
+    if number.is_integer() and abs(number) <= EXACT:
+        return int(number)
+    return number
+
+
+def _error(text: str, position: int, expected: str) -> ValueError:
+    rest = text[position : position + 40].strip()
+    where = f"at {rest!r}" if rest else "at its end"
+    return ValueError(f"the filter cannot be read {where}: {expected}")

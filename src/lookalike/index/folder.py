@@ -1,8 +1,8 @@
-"""Bring an index up to date with a folder of pictures: new ones in, changed ones again, vanished ones out.
+"""Synchronise an index with a folder of pictures: add new ones, update changed ones, remove vanished ones.
 
-A file is the same if its size and time are, else if its content is. Batches are committed as they are embedded, so an
-interrupted run goes on where it stopped. Pictures that cannot be read are listed, and leave the index if they were in
-it: what it held of them is no longer there. Labels and metadata that came from a table stay until another table comes.
+A file is unchanged if its size and time are, or else if its content is. Batches are committed as they are embedded, so
+an interrupted sync continues where it stopped. Unreadable pictures are listed and leave the index. Labels and metadata
+that came from a table stay until another table is given.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from lookalike import data
 from lookalike._util.checks import check_count
+from lookalike.data import datasets
 from lookalike.data.files import counted, raise_problems
 from lookalike.data.folder import SPLIT_NAMES, list_pictures
 from lookalike.data.names import as_text
@@ -20,14 +21,24 @@ from lookalike.data.pictures import BrokenData, Problem, UnreadablePicture
 from lookalike.index.base import FileRecord, Index
 from lookalike.index.items import Item, check_items, file_item
 
-BATCH = 64  # pictures committed together
+BATCH = 64  # pictures per commit
+DELETE_BATCH = 1000
 BLOCK = 1 << 20
-NAMED = "*"
+LABEL_FROM_TABLE = "*"  # end of a stamp: the label came from a table, not from the class folder
 
 
 @dataclass
 class Changes:
-    """What a sync did; ``unreadable`` names each picture that was left out, and why."""
+    """What a sync did.
+
+    Attributes:
+        added: Number of new pictures.
+        updated: Number of pictures with new content, label or metadata.
+        removed: Number of pictures that left the index.
+        unchanged: Number of other pictures.
+        unreadable: Pictures that were left out, and why.
+        notes: Further remarks, one line each.
+    """
 
     added: int = 0
     updated: int = 0
@@ -35,14 +46,6 @@ class Changes:
     unchanged: int = 0
     unreadable: list[Problem] = field(default_factory=list)
     notes: tuple[str, ...] = ()
-
-
-class Found(NamedTuple):
-    """A picture in the folder."""
-
-    item: Item
-    file: Path
-    named: bool  # its label is from a table, not from its class folder
 
 
 def sync(
@@ -56,15 +59,26 @@ def sync(
     batch: int = BATCH,
     metadata: dict[str, dict[str, Any]] | None = None,
 ) -> Changes:
-    """Make the index hold the pictures below ``folder`` as they are now.
+    """Make the index hold the pictures below a folder as they are now.
 
-    model: a ``TrainedModel``, the one that the index was made with.
-    total, progress: told once how many pictures there are, then how many are done, batch by batch; either may raise
-        to stop, after which another sync goes on.
-    strict: raise at the first picture that cannot be read.
-    metadata: by the path within the folder, e.g. {"wren/1.jpg": {"year": 2020}}; a "label" in it goes before the
-        name of the class folder. It takes the place of what was given before, an empty one too; with None pictures that
-        the index knows keep their label and metadata.
+    Args:
+        idx: The index.
+        model: The ``TrainedModel`` that the index was made with.
+        folder: The folder.
+        progress: Called after every batch with its number of pictures. It may raise to stop; another sync continues.
+        total: Called once with the number of pictures. It may raise, too.
+        strict: Raise at the first unreadable picture.
+        batch: Pictures per commit.
+        metadata: Metadata by path within the folder, e.g. {"wren/1.jpg": {"year": 2020}}. A "label" in it overrides
+            the class folder. It replaces what was given before, even if it is empty. None keeps labels and metadata.
+
+    Returns:
+        What has changed.
+
+    Raises:
+        ValueError: If the folder has no pictures, or ``metadata`` name none of them.
+        WrongModel: If the model is another one.
+        BrokenData: With ``strict``, if a picture is unreadable.
     """
     check_count("batch", batch)
     idx.check_model(model)
@@ -73,154 +87,222 @@ def sync(
         raise ValueError(f"{folder} is not a folder of pictures")
     changes = Changes()
     with idx.writing():
-        found = _listed(root, metadata or {}, changes)
-        check_items([each.item for each in found])
+        pictures = _list_pictures(root, metadata or {}, changes)
+        check_items([picture.item for picture in pictures])
         if strict:
             raise_problems(str(folder), changes.unreadable)
-        top = as_text(str(root))
-        known = idx.files_below(top)
+        root_text = as_text(str(root))
+        records = idx.files_below(root_text)
         if metadata is None:
-            found = [_as_known(each, known.get(each.item.id)) for each in found]
-        hidden = [as_text(str(root / problem.name)) for problem in changes.unreadable]  # folders that cannot be listed
-        total(len(found))
-        idx.add_folder(top)
-        work = _Work(idx, model, strict, changes, progress)
-        for start in range(0, len(found), batch):
-            work.do(found[start : start + batch], known)
-        here = {each.item.id for each in found}
-        vanished = [
-            each
-            for each, kept in known.items()
-            if each not in here and not any(kept.path.startswith(f"{name}/") for name in hidden)
-        ]
-        for start in range(0, len(vanished), 1000):
-            changes.removed += idx.delete(vanished[start : start + 1000])
+            pictures = [_with_stored_metadata(picture, records.get(picture.item.id)) for picture in pictures]
+        unlisted_folders = [as_text(str(root / problem.name)) for problem in changes.unreadable]
+        total(len(pictures))
+        idx.add_folder(root_text)
+        work = _Sync(idx, model, strict, changes, records)
+        for start in range(0, len(pictures), batch):
+            pictures_of_batch = pictures[start : start + batch]
+            work.run_batch(pictures_of_batch)
+            progress(len(pictures_of_batch))
+        vanished = _vanished(records, pictures, unlisted_folders)
+        for start in range(0, len(vanished), DELETE_BATCH):
+            changes.removed += idx.delete(vanished[start : start + DELETE_BATCH])
         idx.save()
     return changes
 
 
-def _listed(root: Path, metadata: dict[str, dict[str, Any]], changes: Changes) -> list[Found]:
-    if data.benchmarks.recognise(root) is not None:
-        pictures = data.load(str(root), check=False)
-        names = list(pictures.names)
-        labels = [pictures.classes[label] for label in pictures.labels]
-        splits: list[str | None] = (
-            [None] * len(names) if pictures.splits is None else [str(each) for each in pictures.splits]
-        )
-        base = pictures.root or root
+# ---- listing
+
+
+class _Picture(NamedTuple):
+    """A picture in the folder."""
+
+    item: Item
+    file: Path
+    label_from_table: bool
+
+
+class _Listing(NamedTuple):
+    """Names relative to ``base``, with labels and splits of the same length."""
+
+    base: Path
+    names: list[str]
+    labels: list[str]
+    splits: list[str | None]
+
+
+def _list_pictures(root: Path, metadata: dict[str, dict[str, Any]], changes: Changes) -> list[_Picture]:
+    if datasets.recognise(root) is not None:
+        listing = _list_dataset(root)
     else:
-        listing = list_pictures(root)
-        names, base = listing.pictures, root
-        changes.unreadable, changes.notes = list(listing.unreadable), listing.notes()
-        labels, splits = _classes(names)
-    if not names:
+        listing = _list_folder(root, changes)
+    if not listing.names:
         raise ValueError(
             f"{root} has no pictures, so nothing was changed: is a disk not mounted? "
-            "An index that is to be emptied can be deleted"
+            "To empty an index, delete its folder"
         )
-    unknown = sorted(set(metadata) - set(names))
+    unknown = sorted(set(metadata) - set(listing.names))
     if unknown and len(unknown) == len(metadata):
-        raise ValueError(f"the metadata name no picture that is in {root}, but for instance {unknown[0]!r}")
-    if unknown:  # vanished since, perhaps
+        raise ValueError(f"the metadata name no picture that is in {root}; the first name: {unknown[0]!r}")
+    if unknown:
         note = f"{counted(len(unknown), 'row')} of the metadata without a picture; the first: {unknown[0]}"
         changes.notes = (*changes.notes, note)
-    found = []
-    for name, label, split in zip(names, labels, splits, strict=True):
-        more = {**({} if split is None else {"split": split}), **metadata.get(name, {})}
-        file, named = base / name, "label" in more
-        found.append(Found(file_item(file, str(more.pop("label", label)), more), file, named))
-    return found
+    pictures = []
+    for name, label, split in zip(listing.names, listing.labels, listing.splits, strict=True):
+        values: dict[str, Any] = {}
+        if split is not None:
+            values["split"] = split
+        values.update(metadata.get(name, {}))
+        label_from_table = "label" in values
+        label = str(values.pop("label", label))
+        file = listing.base / name
+        pictures.append(_Picture(file_item(file, label, values), file, label_from_table))
+    return pictures
 
 
-def _as_known(found: Found, before: FileRecord | None) -> Found:
-    if before is None:
-        return found
-    named = before.stamp.endswith(NAMED)
-    label, metadata = before.label if named else found.item.label, {**found.item.metadata, **before.metadata}
-    return found._replace(item=found.item._replace(label=label, metadata=metadata), named=named)
+def _list_dataset(root: Path) -> _Listing:
+    """List a benchmark data set, such as CUB, in its official layout."""
+    pictures = data.load(str(root), check=False)
+    names = list(pictures.names)
+    labels = [pictures.classes[label] for label in pictures.labels]
+    splits: list[str | None] = [None] * len(names)
+    if pictures.splits is not None:
+        splits = list(map(str, pictures.splits))
+    return _Listing(pictures.root or root, names, labels, splits)
 
 
-def _classes(names: list[str]) -> tuple[list[str], list[str | None]]:
-    """The class folder of each picture, "" for one that lies in none, and the split where the folders are splits."""
-    parts = [name.split("/") for name in names]
-    tops = {part[0] for part in parts if len(part) > 1}
-    if tops and all(top.lower() in SPLIT_NAMES for top in tops) and any(len(part) > 2 for part in parts):
-        labels = [part[1] if len(part) > 2 else "" for part in parts]
-        return labels, [SPLIT_NAMES[part[0].lower()] if len(part) > 1 else None for part in parts]
-    return [part[0] if len(part) > 1 else "" for part in parts], [None] * len(parts)
+def _list_folder(root: Path, changes: Changes) -> _Listing:
+    """List a folder; class folders are labels, and folders named train or test above them are splits."""
+    listing = list_pictures(root)
+    changes.unreadable = list(listing.unreadable)
+    changes.notes = listing.notes()
+    paths = [name.split("/") for name in listing.pictures]
+    has_splits = _has_split_folders(paths)
+    labels: list[str] = []
+    splits: list[str | None] = []
+    for path in paths:
+        folders = path[:-1]
+        split = None
+        if has_splits and folders:
+            split = SPLIT_NAMES[folders.pop(0).lower()]
+        labels.append(folders[0] if folders else "")
+        splits.append(split)
+    return _Listing(root, listing.pictures, labels, splits)
 
 
-class _Work:
-    def __init__(self, idx: Index, model: Any, strict: bool, changes: Changes, progress: Callable[[int], None]) -> None:
-        self.idx, self.model, self.strict, self.changes, self.progress = idx, model, strict, changes, progress
+def _has_split_folders(paths: list[list[str]]) -> bool:
+    """Whether all top folders are named like splits, and there are class folders in them."""
+    top_folders = {path[0].lower() for path in paths if len(path) > 1}
+    has_class_folders = any(len(path) > 2 for path in paths)
+    return bool(top_folders) and top_folders <= set(SPLIT_NAMES) and has_class_folders
 
-    def do(self, found: list[Found], known: dict[str, FileRecord]) -> None:
-        """One batch: those that need it are embedded, and what came of it is committed."""
-        again: dict[str, str] = {}  # id -> stamp, of those whose time alone has changed
-        as_before: list[tuple[Item, str]] = []  # the same pictures under a new label or with new metadata
-        fresh: list[tuple[Found, str]] = []
-        for each in found:
-            before = known.get(each.item.id)
+
+def _with_stored_metadata(picture: _Picture, record: FileRecord | None) -> _Picture:
+    """Keep the label from an earlier table, and metadata, of a picture that the index already has."""
+    if record is None:
+        return picture
+    item = picture.item._replace(metadata={**picture.item.metadata, **record.metadata})
+    label_from_table = record.stamp.endswith(LABEL_FROM_TABLE)
+    if label_from_table:
+        item = item._replace(label=record.label)
+    return picture._replace(item=item, label_from_table=label_from_table)
+
+
+def _vanished(records: dict[str, FileRecord], pictures: list[_Picture], unlisted_folders: list[str]) -> list[str]:
+    """Ids of indexed files that are gone. Files in folders that could not be listed may still be there."""
+    present = {picture.item.id for picture in pictures}
+    prefixes = tuple(f"{folder}/" for folder in unlisted_folders)
+    vanished = []
+    for item_id, record in records.items():
+        if item_id not in present and not record.path.startswith(prefixes):
+            vanished.append(item_id)
+    return vanished
+
+
+# ---- updating
+
+
+class _Sync:
+    """Updates the index batch by batch; ``records`` are what it held before, by id."""
+
+    def __init__(self, idx: Index, model: Any, strict: bool, changes: Changes, records: dict[str, FileRecord]) -> None:
+        self.idx = idx
+        self.model = model
+        self.strict = strict
+        self.changes = changes
+        self.records = records
+
+    def run_batch(self, pictures: list[_Picture]) -> None:
+        """Compare a batch of pictures with the index, embed those that need it, and commit."""
+        new_stamps: dict[str, str] = {}  # of files whose time alone has changed, by id
+        relabelled: list[Item] = []  # same content, new label or metadata
+        relabelled_stamps: list[str] = []
+        to_embed: list[_Picture] = []
+        stamps: dict[str, str] = {}  # of ``to_embed``, by id
+        for picture in pictures:
+            item = picture.item
+            record = self.records.get(item.id)
             try:
-                stamp, same = _compare(each, before)
+                stamp, same_content = _compare(picture, record)
             except OSError as error:
-                self._unreadable(each, error.strerror or str(error), before)
+                self._leave_out(picture, error.strerror or str(error))
                 continue
-            if before is None or not same:
-                fresh.append((each, stamp))
-            elif (before.label, before.metadata) != (each.item.label, each.item.metadata):
-                as_before.append((each.item, stamp))
+            if record is None or not same_content:
+                to_embed.append(picture)
+                stamps[item.id] = stamp
+            elif (record.label, record.metadata) != (item.label, item.metadata):
+                relabelled.append(item)
+                relabelled_stamps.append(stamp)
             else:
                 self.changes.unchanged += 1
-                if stamp != before.stamp:
-                    again[each.item.id] = stamp
-        if again:
-            self.idx.restamp(again)
-        if as_before:
-            items = [item for item, _ in as_before]
-            self.idx.add(items, self.idx.vectors([item.id for item in items]), [stamp for _, stamp in as_before])
-            self.changes.updated += len(items)
-        self._embed(fresh, known)
-        self.progress(len(found))
+                if stamp != record.stamp:
+                    new_stamps[item.id] = stamp
+        if new_stamps:
+            self.idx.restamp(new_stamps)
+        if relabelled:
+            vectors = self.idx.vectors([item.id for item in relabelled])
+            self.idx.add(relabelled, vectors, relabelled_stamps)
+            self.changes.updated += len(relabelled)
+        self._embed(to_embed, stamps)
 
-    def _embed(self, fresh: list[tuple[Found, str]], known: dict[str, FileRecord]) -> None:
-        while fresh:
+    def _embed(self, pictures: list[_Picture], stamps: dict[str, str]) -> None:
+        """Embed and add pictures; an unreadable one is left out and the rest tried again."""
+        while pictures:
             try:
-                vectors = self.model.embed([each.file for each, _ in fresh])
+                vectors = self.model.embed([picture.file for picture in pictures])
             except UnreadablePicture as failure:
-                bad = [each for each, _ in fresh if str(each.file) == failure.name]
-                if not bad:
+                unreadable = [picture for picture in pictures if str(picture.file) == failure.name]
+                if not unreadable:
                     raise
-                self._unreadable(bad[0], failure.reason, known.get(bad[0].item.id))
-                fresh = [(each, stamp) for each, stamp in fresh if each is not bad[0]]
+                self._leave_out(unreadable[0], failure.reason)
+                pictures = [picture for picture in pictures if picture is not unreadable[0]]
                 continue
-            items = [each.item for each, _ in fresh]
-            new = self.idx.add(items, vectors, [stamp for _, stamp in fresh])
-            self.changes.added += new
-            self.changes.updated += len(items) - new
+            items = [picture.item for picture in pictures]
+            added = self.idx.add(items, vectors, [stamps[item.id] for item in items])
+            self.changes.added += added
+            self.changes.updated += len(items) - added
             return
 
-    def _unreadable(self, found: Found, reason: str, before: FileRecord | None) -> None:
-        problem = Problem(str(found.file), reason)
+    def _leave_out(self, picture: _Picture, reason: str) -> None:
+        problem = Problem(str(picture.file), reason)
         if self.strict:
             raise BrokenData(f"a picture cannot be used: {problem}")
         self.changes.unreadable.append(problem)
-        if before is not None:
-            self.changes.removed += self.idx.delete([found.item.id])
+        if picture.item.id in self.records:
+            self.changes.removed += self.idx.delete([picture.item.id])
 
 
-def _compare(found: Found, before: FileRecord | None) -> tuple[str, bool]:
-    """The stamp of a file, "size:time:digest of its content", and whether the content is that of before.
-
-    A NAMED at its end: the label is from a table.
-    """
-    status = found.file.stat()
-    outside, named = f"{status.st_size}:{status.st_mtime_ns}", NAMED if found.named else ""
-    known, _, known_content = ("" if before is None else before.stamp.removesuffix(NAMED)).rpartition(":")
-    if known == outside:
-        return f"{known}:{known_content}{named}", True
+def _compare(picture: _Picture, record: FileRecord | None) -> tuple[str, bool]:
+    """The stamp of a file, "size:time:digest", and whether its content is that of the record."""
+    status = picture.file.stat()
+    size_and_time = f"{status.st_size}:{status.st_mtime_ns}"
+    mark = LABEL_FROM_TABLE if picture.label_from_table else ""
+    recorded_size_and_time = recorded_digest = ""
+    if record is not None:
+        recorded_size_and_time, _, recorded_digest = record.stamp.removesuffix(LABEL_FROM_TABLE).rpartition(":")
+    if size_and_time == recorded_size_and_time:
+        return f"{size_and_time}:{recorded_digest}{mark}", True
     digest = blake2b(digest_size=16)
-    with found.file.open("rb") as content:
+    with picture.file.open("rb") as content:
         while block := content.read(BLOCK):
             digest.update(block)
-    return f"{outside}:{digest.hexdigest()}{named}", known_content == digest.hexdigest()
+    return f"{size_and_time}:{digest.hexdigest()}{mark}", recorded_digest == digest.hexdigest()

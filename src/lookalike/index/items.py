@@ -1,4 +1,4 @@
-"""What an index holds, and what a search gives back."""
+"""Items and hits: what an index holds and what a search returns, with their checks."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from lookalike.data.names import as_text, from_text
 
 ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-RESERVED = ("id", "path", "label")  # what a filter means by these words
+RESERVED = ("id", "path", "label")  # columns; a metadata key must not have these names
 LONGEST = 4096  # bytes of a label or path
 LARGEST_METADATA = 32_768  # bytes of JSON
 
@@ -23,28 +23,46 @@ Vectors = NDArray[np.float32]
 
 
 class Item(NamedTuple):
-    """One picture. ``path`` is a text (``lookalike.data.names``): absolute, or "" for what is no file of its own."""
+    """One picture of an index.
+
+    Attributes:
+        id: 1 to 64 letters, digits or any of ``._:-``.
+        path: Absolute path as text (see ``lookalike.data.names``); empty for a picture without a file of its own.
+        label: Its class, possibly empty.
+        metadata: JSON values; keys match ``KEY``.
+    """
 
     id: str
     path: str
     label: str = ""
-    metadata: dict[str, Any] = {}  # noqa: RUF012 - nobody writes to it; any JSON, by names as KEY has them
+    metadata: dict[str, Any] = {}  # noqa: RUF012 - never written to
 
     @property
     def file(self) -> Path:
-        """The path to open it by."""
+        """The path, ready to be opened."""
         return Path(from_text(self.path))
 
 
 class Hit(NamedTuple):
-    """``distance`` is 1 - cosine, or the Euclidean distance, by the model."""
+    """An item found by a search.
+
+    Attributes:
+        item: The item.
+        distance: 1 - cosine, or the Euclidean distance, depending on the model.
+    """
 
     item: Item
     distance: float
 
 
 def file_id(path: str | Path) -> str:
-    """The id of a file: the same for the same place, whoever asks.
+    """Return the id of a file: a digest of its absolute path.
+
+    Args:
+        path: Any path of the file. Symbolic links are not resolved.
+
+    Returns:
+        32 hexadecimal digits.
 
     >>> file_id("/pictures/wren.jpg") == file_id("/pictures/garden/../wren.jpg")
     True
@@ -54,20 +72,41 @@ def file_id(path: str | Path) -> str:
 
 
 def file_item(path: str | Path, label: str = "", metadata: dict[str, Any] | None = None) -> Item:
+    """Create the item of a file.
+
+    Args:
+        path: Any path of the file.
+        label: Its class.
+        metadata: JSON values.
+
+    Returns:
+        The item, with the id ``file_id(path)``.
+    """
     absolute = os.path.abspath(path)  # noqa: PTH100
     return Item(file_id(absolute), as_text(absolute), as_text(label), metadata or {})
 
 
 def check_ids(ids: Sequence[str]) -> None:
+    """Check the form of ids.
+
+    Raises:
+        TypeError: If it is a single text instead of a list.
+        ValueError: If an id has a wrong form.
+    """
     if isinstance(ids, str):
         raise TypeError(f"ids must be a list of ids, got the single text {ids!r}")
-    for each in ids:
-        if not isinstance(each, str) or not ID.fullmatch(each):
-            raise ValueError(f"an id must be 1 to 64 letters, digits or any of ._:- , got {each!r}")
+    for item_id in ids:
+        if not isinstance(item_id, str) or not ID.fullmatch(item_id):
+            raise ValueError(f"an id must be 1 to 64 letters, digits or any of ._:- , got {item_id!r}")
 
 
 def check_items(items: Sequence[Item]) -> None:
-    """Everything that one of the backends could choke on later."""
+    """Check everything that one of the backends could fail on later.
+
+    Raises:
+        TypeError: If metadata are not a dict.
+        ValueError: If an id is wrong or occurs twice, or if a text or the metadata cannot be stored.
+    """
     check_ids([item.id for item in items])
     seen: set[str] = set()
     for item in items:
@@ -75,13 +114,18 @@ def check_items(items: Sequence[Item]) -> None:
             raise ValueError(f"every item must have an id of its own, got {item.id} twice")
         seen.add(item.id)
         for name, text in (("path", item.path), ("label", item.label)):
-            if not isinstance(text, str) or not _writable(text):
+            if not isinstance(text, str) or not _is_storable(text):
                 raise ValueError(f"{name} of item {item.id} must be a text of at most {LONGEST:,} bytes, got {text!r}")
         metadata_as_json(item)
 
 
 def metadata_as_json(item: Item) -> str:
-    """
+    """Return the metadata of an item as JSON.
+
+    Raises:
+        TypeError: If they are not a dict.
+        ValueError: If a key is invalid, a value is not JSON, or the text is too long.
+
     >>> metadata_as_json(Item("a", "/a.jpg", metadata={"year": 2020}))
     '{"year": 2020}'
     """
@@ -97,17 +141,31 @@ def metadata_as_json(item: Item) -> str:
         text = json.dumps(item.metadata, allow_nan=False, ensure_ascii=False)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"metadata of item {item.id} must be what JSON holds: {error}") from None
+        raise ValueError(f"metadata of item {item.id} must be valid JSON: {error}") from None
     if size > LARGEST_METADATA:
         raise ValueError(f"metadata of item {item.id} must be at most {LARGEST_METADATA:,} bytes of JSON, got {size:,}")
     return text
 
 
 def check_vectors(values: Any, dim: int, distance: str, count: int | None = None, what: str = "vectors") -> Vectors:
-    """(n, D) fp32, contiguous, finite and, where angles are measured, none of length zero."""
+    """Check vectors and convert them.
+
+    Args:
+        values: Anything that numpy turns into an array (n, D).
+        dim: The expected D.
+        distance: "cosine" or "l2"; the cosine needs vectors other than zero.
+        count: The expected n. None accepts any.
+        what: What they are called in errors.
+
+    Returns:
+        Contiguous fp32 vectors (n, D).
+
+    Raises:
+        ValueError: If shape or values are wrong.
+    """
     vectors = np.ascontiguousarray(values, dtype=np.float32)
-    rows = "n" if count is None else str(count)
     if vectors.ndim != 2 or vectors.shape[1] != dim or (count is not None and len(vectors) != count):
+        rows = "n" if count is None else count
         raise ValueError(f"{what} must have the shape ({rows}, {dim}), got {vectors.shape}")
     if not np.isfinite(vectors).all():
         raise ValueError(f"{what} must be finite, got NaN or infinity")
@@ -116,7 +174,7 @@ def check_vectors(values: Any, dim: int, distance: str, count: int | None = None
     return vectors
 
 
-def _writable(text: str) -> bool:
+def _is_storable(text: str) -> bool:
     try:
         return len(text.encode()) <= LONGEST and "\0" not in text
     except UnicodeEncodeError:

@@ -1,10 +1,10 @@
-"""The three search structures of FAISS under one roof: exact flat, IVF and HNSW.
+"""FAISS search structures behind one interface: exact flat, IVF and HNSW.
 
-All measure squared Euclidean distances; where the cosine is meant, of normalised vectors, for which it is 2 - 2 cos.
-Vectors are known by their place, 0, 1, 2, ..., and only added; a mask says which places count.
+All use squared Euclidean distances; for the cosine the vectors are normalised, which gives 2 - 2 cos. A vector is
+identified by its position 0, 1, 2, ... Vectors are only added; a mask excludes deleted ones.
 
-IVF compares a query with the lists whose centres are nearest, ``nprobe`` of them; HNSW walks a graph and keeps
-``efSearch`` candidates. Both are set to the least that finds TARGET of the true neighbours of some of the vectors.
+IVF compares a query with the ``nprobe`` lists whose centres are nearest. HNSW walks a graph and keeps ``efSearch``
+candidates. Both parameters are set to the smallest value that finds TARGET of the true neighbours of a sample.
 """
 
 from importlib import import_module
@@ -17,73 +17,131 @@ from lookalike.index.items import Vectors
 
 Kind = Literal["flat", "ivf", "hnsw"]
 KINDS = ("auto", "flat", "ivf", "hnsw")
-AUTO_FROM = 200_000  # from so many vectors on, auto means ivf: below, comparing with all takes milliseconds
-LEAST = 1_000  # below, there is nothing to gain from a structure, nor enough to learn one from
-TARGET = 0.98
-SAMPLE = 200
+AUTO_FROM = 200_000  # number of vectors from which "auto" means ivf; below, exact search takes milliseconds
+LEAST = 1_000  # below, a structure gains nothing and has too little to learn from
+TARGET = 0.98  # recall at NEIGHBOURS
+SAMPLE = 200  # queries for measuring recall
 NEIGHBOURS = 10
-LINKS, BUILDING = 32, 80  # of HNSW: links of a node, candidates while building
+HNSW_LINKS = 32  # per node
+HNSW_CONSTRUCTION = 80  # candidates while building
+HNSW_EFFORT = (16, 1024)  # smallest and largest efSearch while tuning
 
 
 def load_faiss() -> Any:
-    """Late, for it takes a while; as Any, for its stubs lack much of what it has."""
+    """Import FAISS when it is needed, because that is slow.
+
+    Returns:
+        The module, as Any: its stubs are incomplete.
+
+    Raises:
+        OSError: If it is not installed.
+    """
     try:
         return import_module("faiss")
     except ImportError:
         raise OSError("this index needs FAISS: pip install faiss-cpu") from None
 
 
-def check_kind(kind: str) -> str:
+def check_kind(kind: str) -> None:
+    """Check the name of a kind.
+
+    Raises:
+        ValueError: If it is not one of ``KINDS``.
+    """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    return kind
 
 
-def chosen_kind(asked: str, count: int) -> Kind:
-    if asked == "flat" or count < LEAST:
+def resolve_kind(requested: str, count: int) -> Kind:
+    """Choose the structure for a number of vectors.
+
+    Args:
+        requested: One of ``KINDS``.
+        count: Number of vectors.
+
+    Returns:
+        The kind to build.
+    """
+    if requested == "flat" or count < LEAST:
         return "flat"
-    if asked == "auto":
-        return "ivf" if count >= AUTO_FROM else "flat"
-    return "ivf" if asked == "ivf" else "hnsw"
+    if requested == "hnsw":
+        return "hnsw"
+    if requested == "ivf" or count >= AUTO_FROM:
+        return "ivf"
+    return "flat"
+
+
+def normalised(vectors: Vectors, distance: str) -> Vectors:
+    """Normalise vectors (n, D) if the distance is the cosine."""
+    if distance != "cosine":
+        return vectors
+    return vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True).astype(np.float32)
 
 
 class Structure:
-    """``index`` is FAISS's, learnt from ``trained_on`` vectors; ``recall`` is as measured, None if exact."""
+    """A search structure.
+
+    Args:
+        kind: Its kind.
+        index: The index object of FAISS.
+        trained_on: Number of vectors that it was trained on.
+        recall: Measured recall; None if it is exact.
+    """
 
     def __init__(self, kind: Kind, index: Any, trained_on: int = 0, recall: float | None = None) -> None:
-        self.kind, self.index, self.trained_on, self.recall = kind, index, trained_on, recall
+        self.kind = kind
+        self.index = index
+        self.trained_on = trained_on
+        self.recall = recall
 
     @classmethod
     def build(cls, kind: Kind, vectors: Vectors) -> "Structure":
+        """Build and tune a structure.
+
+        Args:
+            kind: The kind.
+            vectors: Vectors (n, D), normalised for the cosine.
+
+        Returns:
+            The structure with all vectors.
+        """
         faiss = load_faiss()
         dim = vectors.shape[1]
         if kind == "flat":
             index = faiss.IndexFlatL2(dim)
         elif kind == "hnsw":
-            index = faiss.IndexHNSWFlat(dim, LINKS, faiss.METRIC_L2)
-            index.hnsw.efConstruction = BUILDING
+            index = faiss.IndexHNSWFlat(dim, HNSW_LINKS, faiss.METRIC_L2)
+            index.hnsw.efConstruction = HNSW_CONSTRUCTION
         else:
             lists = max(1, min(int(4 * np.sqrt(len(vectors))), len(vectors) // 40))
             index = faiss.index_factory(dim, f"IVF{lists},Flat", faiss.METRIC_L2)
             index.train(vectors)
         index.add(vectors)
-        made = cls(kind, index, len(vectors))
+        structure = cls(kind, index, len(vectors))
         if kind != "flat":
-            made._tune(vectors)
-        return made
+            structure._tune(vectors)
+        return structure
 
     def __len__(self) -> int:
         return int(self.index.ntotal)
 
     def add(self, vectors: Vectors) -> None:
+        """Add vectors (n, D) behind the existing ones."""
         self.index.add(vectors)
 
     def search(
         self, queries: Vectors, k: int, mask: NDArray[np.bool_] | None = None, exact: bool = False
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """(q, D) -> squared distances and places, (q, k), nearest first; -1 where there was nothing more.
+        """Find the nearest vectors.
 
-        ``mask`` (n,): the places that count. ``exact`` compares with all of them.
+        Args:
+            queries: Vectors (q, D).
+            k: Number of neighbours.
+            mask: (n,), the positions to consider. None considers all.
+            exact: Compare with all of them, whatever the kind.
+
+        Returns:
+            Squared distances and positions, (q, k) each, nearest first; -1 where there are no more.
         """
         faiss = load_faiss()
         selector = None
@@ -91,48 +149,61 @@ class Structure:
             bits = np.packbits(mask, bitorder="little")
             selector = faiss.IDSelectorBitmap(bits)
         index = self.index
-        if self.kind == "hnsw" and exact:
-            index = faiss.downcast_index(index.storage)
+        params = None
         if self.kind == "ivf":
             probes = index.nlist if exact else index.nprobe
-            settings = faiss.SearchParametersIVF(sel=selector, nprobe=probes)
+            params = faiss.SearchParametersIVF(sel=selector, nprobe=probes)
         elif self.kind == "hnsw" and not exact:
-            settings = faiss.SearchParametersHNSW(sel=selector, efSearch=max(index.hnsw.efSearch, 2 * k))
+            params = faiss.SearchParametersHNSW(sel=selector, efSearch=max(index.hnsw.efSearch, 2 * k))
         else:
-            settings = faiss.SearchParameters(sel=selector) if selector is not None else None
-        # faiss.contrib.torch_utils, which other libraries import, replaces the search by one that takes no settings.
-        found, places = getattr(index, "search_numpy", index.search)(queries, k, params=settings)
-        return found, places
+            if self.kind == "hnsw":
+                index = faiss.downcast_index(index.storage)
+            if selector is not None:
+                params = faiss.SearchParameters(sel=selector)
+        # faiss.contrib.torch_utils, which other libraries import, replaces search by one without params.
+        search = getattr(index, "search_numpy", index.search)
+        squared, positions = search(queries, k, params=params)
+        return squared, positions
 
     def _tune(self, vectors: Vectors) -> None:
-        chosen = np.random.default_rng(0).choice(len(vectors), min(SAMPLE, len(vectors)), replace=False)
-        _, truth = self.search(vectors[chosen], NEIGHBOURS + 1, exact=True)
-        most = self.index.nlist if self.kind == "ivf" else 1024
-        effort = 1 if self.kind == "ivf" else 16
+        """Double the search effort until the recall reaches TARGET."""
+        sample = np.random.default_rng(0).choice(len(vectors), min(SAMPLE, len(vectors)), replace=False)
+        _, truth = self.search(vectors[sample], NEIGHBOURS + 1, exact=True)
+        effort, most = HNSW_EFFORT
+        if self.kind == "ivf":
+            effort, most = 1, self.index.nlist
         while True:
-            self._set(effort)
-            self.recall = self._recall(vectors[chosen], chosen, truth)
+            self._set_effort(effort)
+            self.recall = self._recall(vectors[sample], sample, truth)
             if self.recall >= TARGET or effort >= most:
                 return
             effort = min(2 * effort, most)
 
-    def _set(self, effort: int) -> None:
+    def _set_effort(self, effort: int) -> None:
         if self.kind == "ivf":
             self.index.nprobe = effort
         else:
             self.index.hnsw.efSearch = effort
 
-    def _recall(self, queries: Vectors, own: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
-        """The share of the ten true neighbours, other than the vector itself, that are found."""
-        _, found = self.search(queries, NEIGHBOURS + 1)
-        shares = []
-        for itself, right, got in zip(own.tolist(), truth.tolist(), found.tolist(), strict=True):
-            wanted = [place for place in right if place != itself][:NEIGHBOURS]
-            shares.append(len(set(wanted) & set(got)) / len(wanted))
-        return float(np.mean(shares))
+    def _recall(self, queries: Vectors, positions: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
+        """The share of the true neighbours, without the query's own position, that a search finds."""
+        _, results = self.search(queries, NEIGHBOURS + 1)
+        return mean_recall(positions.tolist(), truth.tolist(), results.tolist())
 
 
-def normalised(vectors: Vectors, distance: str) -> Vectors:
-    if distance != "cosine":
-        return vectors
-    return vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True).astype(np.float32)
+def mean_recall(queries: list[Any], truth: list[list[Any]], results: list[list[Any]]) -> float:
+    """Measure recall at NEIGHBOURS.
+
+    Args:
+        queries: The query itself, which may be among its neighbours and does not count.
+        truth: The true neighbours of each query, nearest first.
+        results: What a search returned for each query.
+
+    Returns:
+        The mean share of true neighbours that were returned.
+    """
+    shares = []
+    for query, true_neighbours, returned in zip(queries, truth, results, strict=True):
+        expected = [neighbour for neighbour in true_neighbours if neighbour != query][:NEIGHBOURS]
+        shares.append(len(set(expected) & set(returned)) / len(expected))
+    return float(np.mean(shares))

@@ -1,7 +1,7 @@
-"""Getting at Milvus: an address, or a file that Milvus in this process opens, and its errors in one line.
+"""Connections to Milvus: a server's address, or a file that Milvus opens inside this process.
 
-A file is opened once for all who use it in this process, and held by a lock as long as it is open. A password is taken
-from the environment, LOOKALIKE_MILVUS_TOKEN, and never written down.
+A file is opened once for all clients of this process and is locked while it is open. A password comes from the
+environment variable LOOKALIKE_MILVUS_TOKEN and is never stored.
 """
 
 import logging
@@ -22,16 +22,27 @@ from lookalike.index.storage import IndexInUse
 
 TOKEN = "LOOKALIKE_MILVUS_TOKEN"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
+EMBEDDED_LOGGERS = ("milvus_lite", "grpc._server")
 
-_open_files: Counter[tuple[int, str]] = Counter()  # by process: a fork must not take what its parent has for its own
-_files = Lock()
+_open_files: Counter[tuple[int, str]] = Counter()  # clients by process and file; a fork does not own its parent's
+_open_files_lock = Lock()
 
 
 def is_address(store: str) -> bool:
+    """Return whether the store is a server and not a file."""
     return store.startswith(("http://", "https://"))
 
 
 def check_store(store: str, collection: str | None) -> None:
+    """Check where a collection is to be stored.
+
+    Args:
+        store: A server's address, or a path that ends in ``.db``.
+        collection: Name of the collection; None for a generated one.
+
+    Raises:
+        ValueError: If either is invalid, or the address contains a password.
+    """
     if collection is not None and not NAME.fullmatch(collection):
         raise ValueError(
             f"a collection's name must be letters, digits and _, and begin with no digit, got {collection!r}"
@@ -47,51 +58,53 @@ def check_store(store: str, collection: str | None) -> None:
 
 
 def connect(uri: str) -> Any:
-    """A client; of a file, which is opened once for all clients of this process."""
+    """Open a client. Close it with ``disconnect``.
+
+    Args:
+        uri: A server's address or an absolute file path.
+
+    Returns:
+        A ``pymilvus.MilvusClient``.
+
+    Raises:
+        IndexInUse: If another process has the file open.
+        OSError: If pymilvus is missing or Milvus cannot be reached.
+    """
     try:
         from pymilvus import MilvusClient
     except ImportError:
         raise OSError("Milvus needs pymilvus: pip install 'pymilvus[milvus_lite]'") from None
-    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # what goes wrong is raised, and said once
+    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # failures are raised; do not log them, too
     if is_address(uri):
-        with told(uri):
+        with translated_errors(uri):
             return MilvusClient(uri, token=os.environ.get(TOKEN, ""))
-    for name in ("milvus_lite", "grpc._server"):  # Milvus in this process has a server, which is not asked all it could
+    for name in EMBEDDED_LOGGERS:  # the embedded server logs calls that it does not implement
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    with _files:
-        if _in_use(uri) and not _open_files[os.getpid(), uri]:
+    with _open_files_lock:
+        if _is_locked(uri) and not _open_files[os.getpid(), uri]:
             raise IndexInUse(
                 f"{uri} is open in another process: Milvus in a file is for one at a time, a server takes any number"
             )
-        with told(uri):
+        with translated_errors(uri):
             client = MilvusClient(uri)
         _open_files[os.getpid(), uri] += 1
     return client
 
 
 def disconnect(client: Any, uri: str) -> None:
+    """Close a client; the last one of a file also stops its embedded server."""
     client.close()
     if is_address(uri):
         return
-    with _files:
+    with _open_files_lock:
         _open_files[os.getpid(), uri] -= 1
         if _open_files[os.getpid(), uri] <= 0:
             import_module("milvus_lite.server_manager").server_manager_instance.release_server(uri)
 
 
-def _in_use(uri: str) -> bool:
-    """Milvus in a file holds a lock there as long as it is open."""
-    if not (Path(uri) / "LOCK").is_file():
-        return False
-    try:
-        with FileLock(Path(uri) / "LOCK", timeout=0):
-            return False
-    except Timeout:
-        return True
-
-
 @contextmanager
 def connected(uri: str) -> Iterator[Any]:
+    """Open a client for the length of a with statement."""
     client = connect(uri)
     try:
         yield client
@@ -100,11 +113,23 @@ def connected(uri: str) -> Iterator[Any]:
 
 
 @contextmanager
-def told(uri: str) -> Iterator[None]:
-    """Errors of Milvus, in one line."""
+def translated_errors(uri: str) -> Iterator[None]:
+    """Turn errors of Milvus into an OSError with one line."""
     from pymilvus.exceptions import MilvusException
 
     try:
         yield
     except MilvusException as error:
-        raise OSError(f"Milvus at {uri}: {(str(error.message).strip().splitlines() or ['failed'])[0]}") from error
+        first_line = str(error.message).strip().partition("\n")[0]
+        raise OSError(f"Milvus at {uri}: {first_line or 'failed'}") from error
+
+
+def _is_locked(uri: str) -> bool:
+    """Milvus holds a lock beside its file while that is open."""
+    if not (Path(uri) / "LOCK").is_file():
+        return False
+    try:
+        with FileLock(Path(uri) / "LOCK", timeout=0):
+            return False
+    except Timeout:
+        return True

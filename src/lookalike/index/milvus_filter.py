@@ -1,8 +1,8 @@
-"""Filters and metadata for Milvus, so that they mean there what ``filters.py`` says.
+"""Filters and metadata for Milvus, with the meaning that ``filters.py`` defines.
 
-How Milvus compares JSON of different types, and what it makes of a key that is missing, depends on its version. So the
-metadata are kept twice: as they are, and sorted by type, {"n:year": 2020, "t:name": "wren", "b:wild": "true"}. Filters
-ask the second, where a key has values of one type only.
+How Milvus compares JSON of different types, and how it treats a missing key, depends on its version. So metadata are
+stored twice: as they are, and by type, {"n:year": 2020, "t:name": "wren", "b:wild": "true"}. Filters use the second
+form, where a key has values of one type only.
 """
 
 import json
@@ -15,68 +15,85 @@ FIELD = "sorted"
 
 
 def by_type(metadata: dict[str, Any]) -> dict[str, Any]:
-    """
+    """Prefix the keys of metadata by the type of their values.
+
+    Args:
+        metadata: JSON values by key.
+
+    Returns:
+        Texts as ``t:key``, numbers as ``n:key``, booleans as ``b:key``; other values are left out.
+
     >>> by_type({"year": 2020, "name": "wren", "wild": True, "seen": None})
     {'n:year': 2020, 't:name': 'wren', 'b:wild': 'true'}
     """
-    found: dict[str, Any] = {}
+    typed: dict[str, Any] = {}
     for key, value in metadata.items():
         if isinstance(value, bool):
-            found[f"b:{key}"] = "true" if value else "false"
+            typed[f"b:{key}"] = str(value).lower()
+        elif isinstance(value, int) and abs(value) > EXACT:
+            typed[f"n:{key}"] = float(value)
         elif isinstance(value, (int, float)):
-            found[f"n:{key}"] = value if isinstance(value, float) or abs(value) <= EXACT else float(value)
+            typed[f"n:{key}"] = value
         elif isinstance(value, str):
-            found[f"t:{key}"] = value
-    return found
+            typed[f"t:{key}"] = value
+    return typed
 
 
 def as_expression(where: Sequence[Condition]) -> str:
-    """
+    """Translate a filter into an expression of Milvus.
+
     >>> from lookalike.index.filters import parse
     >>> as_expression(parse("label in (robin, wren), year>=2020"))
     '(label in ["robin", "wren"]) and (sorted["n:year"] >= 2020)'
     """
-    return " and ".join(f"({_metadata(each) if each.is_metadata else _column(each)})" for each in where)
-
-
-def _column(condition: Condition) -> str:
-    texts = [as_literal(value.text) for value in condition.values]
-    if condition.operator == "in":
-        return f"{condition.key} in [{', '.join(texts)}]"
-    if condition.operator == "not in":
-        return f"not ({condition.key} in [{', '.join(texts)}])"
-    return f"{condition.key} {condition.operator} {texts[0]}"
-
-
-def _metadata(condition: Condition) -> str:
-    if condition.operator == "in":
-        return " or ".join(
-            f"({_key(kind, condition.key)} == {literal})"
-            for value in condition.values
-            for kind, literal in _comparable(value)
-        )
-    if (
-        condition.operator == "not in"
-    ):  # what is not there equals nothing, and a comparison with it must not say unknown
-        return " and ".join(
-            f"((not exists {_key(kind, condition.key)}) or ({_key(kind, condition.key)} != {literal}))"
-            for value in condition.values
-            for kind, literal in _comparable(value)
-        )
-    (value,) = condition.values
-    kind, literal = ("t", as_literal(value.text)) if value.number is None else ("n", as_literal(value.number))
-    return f"{_key(kind, condition.key)} {condition.operator} {literal}"
-
-
-def _key(kind: str, key: str) -> str:
-    return f'{FIELD}["{kind}:{key}"]'
-
-
-def _comparable(value: Value) -> list[tuple[str, str]]:
-    kinds = [("t", as_literal(value.text))]
-    kinds += [] if value.number is None else [("n", as_literal(value.number))]
-    return kinds + ([] if value.truth is None else [("b", as_literal("true" if value.truth else "false"))])
+    clauses = []
+    for condition in where:
+        clause = _metadata_clause(condition) if condition.is_metadata else _column_clause(condition)
+        clauses.append(f"({clause})")
+    return " and ".join(clauses)
 
 
 def as_literal(value: str | int | float) -> str:
+    """Quote a value for an expression."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def _column_clause(condition: Condition) -> str:
+    literals = [as_literal(value.text) for value in condition.values]
+    if condition.operator == "in":
+        return f"{condition.key} in [{', '.join(literals)}]"
+    if condition.operator == "not in":
+        return f"not ({condition.key} in [{', '.join(literals)}])"
+    return f"{condition.key} {condition.operator} {literals[0]}"
+
+
+def _metadata_clause(condition: Condition) -> str:
+    if condition.operator not in ("in", "not in"):
+        (value,) = condition.values
+        if value.number is None:
+            return f"{_field('t', condition.key)} {condition.operator} {as_literal(value.text)}"
+        return f"{_field('n', condition.key)} {condition.operator} {as_literal(value.number)}"
+    clauses = []
+    for value in condition.values:
+        for kind, literal in _typed_literals(value):
+            field = _field(kind, condition.key)
+            if condition.operator == "in":
+                clauses.append(f"({field} == {literal})")
+            else:  # a missing key equals nothing; comparing it would give "unknown"
+                clauses.append(f"((not exists {field}) or ({field} != {literal}))")
+    joiner = " or " if condition.operator == "in" else " and "
+    return joiner.join(clauses)
+
+
+def _field(kind: str, key: str) -> str:
+    return f'{FIELD}["{kind}:{key}"]'
+
+
+def _typed_literals(value: Value) -> list[tuple[str, str]]:
+    """Every type that the value may equal, with the literal to compare."""
+    literals = [("t", as_literal(value.text))]
+    if value.number is not None:
+        literals.append(("n", as_literal(value.number)))
+    if value.truth is not None:
+        literals.append(("b", as_literal(str(value.truth).lower())))
+    return literals

@@ -1,8 +1,9 @@
-"""A search that looks twice: ``lookalike.retrieval.rerank`` on the neighbours that an index gives.
+"""Re-ranked search: ``lookalike.retrieval.rerank`` applied to the neighbours from an index.
 
 The order is that of the re-ranking; the distances stay those between each picture and the query.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ from lookalike.index.items import Hit, Vectors, check_vectors
 from lookalike.retrieval import rerank
 
 METHODS = ("none", "expansion", "augmentation", "reciprocal")
-CANDIDATES = 100  # that are ordered anew
-N, ALPHA = 10, 3.0
-K1, K2, LAMBDA = 20, 6, 0.3
+CANDIDATES = 100  # hits that are put into a new order
+N, ALPHA = 10, 3.0  # of expansion and augmentation
+K1, K2, LAMBDA = 20, 6, 0.3  # of k-reciprocal re-ranking
+
+Search = Callable[[Vectors, int], list[Hit]]  # query (D,) and number of hits
 
 
 def search_reranked(
@@ -26,67 +29,92 @@ def search_reranked(
     method: str = "expansion",
     without: str | None = None,
 ) -> list[list[Hit]]:
-    """As ``idx.search``, re-ranked: by "expansion" of the query, "augmentation" of its candidates, or as "reciprocal"
-    neighbours. "none" is ``idx.search`` itself. The item with the id ``without`` takes no part, as where it is what is
-    searched for.
+    """Search an index and re-rank the hits.
+
+    Args:
+        idx: The index.
+        vectors: Queries (q, D).
+        k: Number of hits per query.
+        where: A filter.
+        method: "expansion" of the query, "augmentation" of the candidates, "reciprocal" neighbours, or "none", which
+            is ``idx.search``.
+        without: Id of an item to leave out, for example the one that is searched for.
+
+    Returns:
+        At most ``k`` hits for each query.
+
+    Raises:
+        ValueError: If the method is unknown or an argument of ``idx.search`` is wrong.
     """
     if method not in METHODS:
         raise ValueError(f"the re-ranking must be one of {', '.join(METHODS)}, got {method!r}")
     queries = check_vectors(vectors, idx.dim, idx.distance, what="queries")
-    again = {"none": _as_it_is, "expansion": _expanded, "augmentation": _augmented, "reciprocal": _reciprocal}[method]
-    return [again(idx, query, k, where, without) for query in queries]
+
+    def search(query: Vectors, count: int) -> list[Hit]:
+        if without is not None:
+            count += 1
+        (hits,) = idx.search(query[None], count, where)
+        if without is not None:
+            hits = [hit for hit in hits if hit.item.id != without][: count - 1]
+        return hits
+
+    results = []
+    for query in queries:
+        if method == "none":
+            hits = search(query, k)
+        elif method == "expansion":
+            hits = _expansion(idx, query, k, search)
+        elif method == "augmentation":
+            hits = _augmentation(idx, query, k, search, without)
+        else:
+            hits = _reciprocal(idx, query, k, search)
+        results.append(hits)
+    return results
 
 
-def _others(idx: Index, query: Vectors, k: int, where: str | None, without: str | None) -> list[Hit]:
-    (hits,) = idx.search(query[None], k + (without is not None), where)
-    return [hit for hit in hits if hit.item.id != without][:k]
-
-
-def _as_it_is(idx: Index, query: Vectors, k: int, where: str | None, without: str | None) -> list[Hit]:
-    return _others(idx, query, k, where, without)
-
-
-def _expanded(idx: Index, query: Vectors, k: int, where: str | None, without: str | None) -> list[Hit]:
-    first = _others(idx, query, N, where, without)
-    if not first:
+def _expansion(idx: Index, query: Vectors, k: int, search: Search) -> list[Hit]:
+    neighbours = search(query, N)
+    if not neighbours:
         return []
-    near = idx.vectors([hit.item.id for hit in first])
-    drawn = rerank.alpha_query_expansion(query[None], near, np.arange(len(near))[None], ALPHA, N, distance=idx.distance)
-    found = _others(idx, drawn[0], k, where, without)
-    true = distances(query, idx.vectors([hit.item.id for hit in found]), idx.distance)
-    return [Hit(hit.item, float(distance)) for hit, distance in zip(found, true, strict=True)]
+    hits = search(_expanded(idx, query, _vectors(idx, neighbours)), k)
+    distances_to_query = distances(query, _vectors(idx, hits), idx.distance)
+    return [Hit(hit.item, float(distance)) for hit, distance in zip(hits, distances_to_query, strict=True)]
 
 
-def _augmented(idx: Index, query: Vectors, k: int, where: str | None, without: str | None) -> list[Hit]:
-    candidates = _others(idx, query, max(k, CANDIDATES), where, without)
+def _augmentation(idx: Index, query: Vectors, k: int, search: Search, without: str | None) -> list[Hit]:
+    candidates = search(query, max(k, CANDIDATES))
     if not candidates:
         return []
-    own = idx.vectors([hit.item.id for hit in candidates])
-    spare = 1 + (without is not None)  # itself, and what is searched for
-    lists = [
-        [near.item.id for near in hits if near.item.id not in (hit.item.id, without)][:N]
-        for hit, hits in zip(candidates, idx.search(own, N + spare), strict=True)
-    ]
-    drawn = []
-    for vector, ids in zip(own, lists, strict=True):
-        near = idx.vectors(ids)
-        indices = np.arange(len(near))[None]
-        drawn.append(
-            rerank.alpha_query_expansion(vector[None], near, indices, ALPHA, N, distance=idx.distance)[0]
-            if ids
-            else vector
-        )
-    return _ordered(candidates, distances(query, np.stack(drawn), idx.distance))[:k]
+    vectors = _vectors(idx, candidates)
+    excluded = 1 if without is None else 2  # the candidate itself, and ``without``
+    augmented = []
+    for candidate, vector, hits in zip(candidates, vectors, idx.search(vectors, N + excluded), strict=True):
+        ids = [hit.item.id for hit in hits if hit.item.id not in (candidate.item.id, without)][:N]
+        if ids:
+            vector = _expanded(idx, vector, idx.vectors(ids))
+        augmented.append(vector)
+    return _ordered(candidates, distances(query, np.stack(augmented), idx.distance))[:k]
 
 
-def _reciprocal(idx: Index, query: Vectors, k: int, where: str | None, without: str | None) -> list[Hit]:
-    candidates = _others(idx, query, max(k, CANDIDATES), where, without)
+def _reciprocal(idx: Index, query: Vectors, k: int, search: Search) -> list[Hit]:
+    candidates = search(query, max(k, CANDIDATES))
     if not candidates:
         return []
-    own = idx.vectors([hit.item.id for hit in candidates])
-    (again,) = rerank.k_reciprocal(query[None], own, K1, K2, LAMBDA, distance=idx.distance)
-    return _ordered(candidates, again)[:k]
+    vectors = _vectors(idx, candidates)
+    (reciprocal_distances,) = rerank.k_reciprocal(query[None], vectors, K1, K2, LAMBDA, distance=idx.distance)
+    return _ordered(candidates, reciprocal_distances)[:k]
 
 
-def _ordered(hits: list[Hit], by: Any) -> list[Hit]:
-    return [hits[i] for i in np.argsort(np.asarray(by), kind="stable")]
+def _vectors(idx: Index, hits: list[Hit]) -> Vectors:
+    return idx.vectors([hit.item.id for hit in hits])
+
+
+def _expanded(idx: Index, vector: Vectors, neighbours: Vectors) -> Vectors:
+    """Move one vector (D,) towards its neighbours (n, D)."""
+    near = np.arange(len(neighbours))[None]
+    return rerank.alpha_query_expansion(vector[None], neighbours, near, ALPHA, N, distance=idx.distance)[0]
+
+
+def _ordered(hits: list[Hit], scores: Any) -> list[Hit]:
+    """Hits by ascending score; ties keep their order."""
+    return [hits[i] for i in np.argsort(np.asarray(scores), kind="stable")]

@@ -1,12 +1,12 @@
-"""The folder of an index: ``index.json``, the model it was made with, and a lock for who writes.
+"""The folder of an index: ``index.json``, a copy of the model, and the writer's lock.
 
-    IDX/index.json      what the index is: model, distance, backend, the folders its pictures come from
+    IDX/index.json      model, distance, backend, and the folders that the pictures come from
     IDX/model/          a copy of the model: IDX alone is enough to search
-    IDX/writer.lock     held while something is added or deleted; the system frees it when its process ends
+    IDX/writer.lock     held while items are added or deleted; freed by the system when its process ends
     IDX/items.sqlite    items and vectors (FAISS)     IDX/index.faiss   a cache of the search structure (FAISS)
-    IDX/uploads/        pictures that came without a file of their own
+    IDX/uploads/        uploaded pictures, which have no file of their own
 
-A folder is filled under another name and then renamed: it is there whole or not at all.
+A new folder is filled under another name and then renamed: it appears complete or not at all.
 """
 
 import json
@@ -32,25 +32,39 @@ FORMAT = 1
 ABOUT = "index.json"
 MODEL = "model"
 LOCK = "writer.lock"
-BESIDES = ("figures.json", "settings.yaml", "data.json")  # of a run: what its model was trained on, and how good it is
+MODEL_EXTRAS = ("figures.json", "settings.yaml", "data.json")  # of a run: its metrics, settings and data
 UNFINISHED = ".unfinished-index"
 
 
 class BrokenIndex(BrokenData):
-    """An index that is there but damaged, or not all there."""
+    """An index that is damaged or incomplete."""
 
 
-class IndexInUse(OSError):  # noqa: N818 - it names what happened
-    """Somebody else is writing."""
+class IndexInUse(OSError):  # noqa: N818 - names the state
+    """Another process is writing to the index."""
 
 
 class WrongModel(ValueError):  # noqa: N818
-    """Vectors of two models do not go together."""
+    """The model is not the one that the index was made with."""
 
 
 @dataclass
 class About:
-    """``index.json``."""
+    """The content of ``index.json``.
+
+    Attributes:
+        distance: "cosine" or "l2".
+        dim: Size D of the vectors.
+        fingerprint: Digest of the model.
+        run: Where the model came from.
+        backend: "faiss" or "milvus".
+        kind: The requested kind of search structure.
+        store: Milvus only: an address, or a path, relative to the index if it is inside.
+        collection: Milvus only: name of the collection.
+        folders: Folders that were indexed, as text.
+        measured: Milvus only: recall and effort of an approximate search.
+        format: Version of this file.
+    """
 
     distance: str
     dim: int
@@ -58,27 +72,33 @@ class About:
     run: str
     backend: str
     kind: str = "auto"
-    store: str = ""  # Milvus: a path, as seen from IDX if it lies within, or an address
+    store: str = ""
     collection: str = ""
-    folders: list[str] = field(default_factory=list)  # texts, as paths of items are
-    measured: dict[str, Any] = field(default_factory=dict)  # Milvus: how well an approximate search finds
+    folders: list[str] = field(default_factory=list)
+    measured: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
     def write(self, path: Path) -> None:
+        """Write ``index.json`` into the folder ``path``."""
         write_text(path / ABOUT, json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> "About":
+        """Read ``index.json`` from the folder ``path``.
+
+        Raises:
+            FileNotFoundError: If there is no such folder.
+            ValueError: If it is no index, or has another format.
+            BrokenIndex: If the file is damaged.
+        """
         if not path.exists():
             raise FileNotFoundError(f"there is no index {path}: lookalike index RUN FOLDER --out {path} makes one")
         if not (path / ABOUT).is_file():
-            home = _index_of_store(path)
-            instead = (
-                "an index is the folder that lookalike index makes"
-                if home is None
-                else f"it holds the items of the index {home}: give that instead"
-            )
-            raise ValueError(f"{path} is no index: there is no {ABOUT} in it; {instead}")
+            hint = "an index is the folder that lookalike index makes"
+            owner = _index_of_store(path)
+            if owner is not None:
+                hint = f"it holds the items of the index {owner}: give that instead"
+            raise ValueError(f"{path} is no index: there is no {ABOUT} in it; {hint}")
         try:
             content = json.loads((path / ABOUT).read_text(encoding="utf-8"))
         except ValueError as error:
@@ -87,71 +107,100 @@ class About:
             raise BrokenIndex(f"{path / ABOUT} does not describe an index")
         if content["format"] != FORMAT:
             raise ValueError(f"{path} has the format {content['format']!r}, this version reads {FORMAT}")
-        types = {each.name: each.type for each in fields(cls)}
-        if set(content) != set(types) or any(type(content[n]) is not _plain(t) for n, t in types.items()):
-            raise BrokenIndex(f"{path / ABOUT} does not describe an index: its entries are not those expected")
+        if not cls._is_valid(content):
+            raise BrokenIndex(f"{path / ABOUT} does not describe an index: unexpected names or types of entries")
         return cls(**content)
+
+    @classmethod
+    def _is_valid(cls, content: dict[str, Any]) -> bool:
+        types = {entry.name: getattr(entry.type, "__origin__", entry.type) for entry in fields(cls)}
+        if set(content) != set(types):
+            return False
+        return all(type(value) is types[name] for name, value in content.items())
 
 
 def _index_of_store(store: Path) -> Path | None:
-    """The index whose items are kept in this file of Milvus, if it is around or beside it."""
-    place = Path(os.path.abspath(store))  # noqa: PTH100 - without following links
+    """The index whose items are in this file of Milvus, if it is the parent or a sibling of the file."""
+    absolute = Path(os.path.abspath(store))  # noqa: PTH100 - without following links
     try:
-        beside = sorted(place.parent.glob(f"*/{ABOUT}"))
+        siblings = sorted(absolute.parent.glob(f"*/{ABOUT}"))
     except OSError:
         return None
-    for file in (place.parent / ABOUT, *beside):
+    for file in (absolute.parent / ABOUT, *siblings):
+        if not file.is_file():
+            continue
+        folder = file.parent
         try:
-            home = file.parent
-            about = About.read(home) if file.is_file() else None
+            about = About.read(folder)
         except (OSError, ValueError):
             continue
-        if about is not None and about.store and (home / about.store).resolve() == place.resolve():
-            return store.parent if home == place.parent else store.parent / home.name
+        if about.store and (folder / about.store).resolve() == absolute.resolve():
+            if folder == absolute.parent:
+                return store.parent
+            return store.parent / folder.name
     return None
 
 
-def _plain(kind: Any) -> type:
-    return getattr(kind, "__origin__", kind)
-
-
 def fingerprint_of(model: Any) -> str:
-    """Of a folder with a model in it, or of a loaded model: the same for the same settings and weights."""
+    """Compute the fingerprint of a model: a digest of its settings and weights.
+
+    Args:
+        model: A folder with a model, or a loaded model.
+
+    Returns:
+        32 hexadecimal digits.
+
+    Raises:
+        ValueError: If the folder holds no model.
+    """
     if isinstance(model, (str, Path)):
-        folder = Path(model)
-        for name in (SETTINGS, WEIGHTS):
-            if not (folder / name).is_file():
-                raise ValueError(f"{folder} holds no model: there is no {name}")
-        try:
-            settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{folder / SETTINGS} is damaged or no settings of a model: {error}") from None
-        state = read_weights(folder / WEIGHTS)
+        settings, state = _read_model(Path(model))
     else:
         embedder = getattr(model, "embedder", model)
         settings, state = embedder.settings(), embedder.state_dict()
     digest = blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
     for name in sorted(state):
-        if not name.endswith("num_batches_tracked"):  # bookkeeping, which older files lack
-            value = state[name].detach().cpu().contiguous()
-            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            digest.update(value.numpy().tobytes())
+        if name.endswith("num_batches_tracked"):  # older files lack these counters
+            continue
+        value = state[name].detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.numpy().tobytes())
     return digest.hexdigest()
 
 
+def _read_model(folder: Path) -> tuple[Any, dict[str, Any]]:
+    for name in (SETTINGS, WEIGHTS):
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder} holds no model: there is no {name}")
+    try:
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{folder / SETTINGS} is damaged or no settings of a model: {error}") from None
+    return settings, read_weights(folder / WEIGHTS)
+
+
 def make_folder(path: Path, model: Any, fill: Callable[[Path], About]) -> None:
-    """The folder ``path`` with a copy of the model; ``fill`` puts the rest into the unfinished one."""
+    """Create the folder of an index with a copy of the model.
+
+    Args:
+        path: The folder; it must not exist or be empty.
+        model: A folder with a model, or a loaded model.
+        fill: Called with the unfinished folder; adds the rest and returns the content of ``index.json``.
+
+    Raises:
+        FileExistsError: If ``path`` exists and is not empty.
+        ValueError: If it cannot be written.
+    """
     require_writable(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        there = "an index" if (path / ABOUT).is_file() else "something else"
-        raise FileExistsError(f"{path} exists already and holds {there}: choose another place, or open it")
+        content = "an index" if (path / ABOUT).is_file() else "something else"
+        raise FileExistsError(f"{path} exists already and holds {content}: choose another folder, or open it")
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path)
+    _remove_leftovers(path)
     unfinished = path.with_name(f"{UNFINISHED}-{token_hex(8)}-{path.name}")
     unfinished.mkdir()
-    lock = FileLock(unfinished / LOCK)
     try:
-        with lock:
+        with FileLock(unfinished / LOCK):
             _copy_model(model, unfinished / MODEL)
             fill(unfinished).write(unfinished)
             flush(unfinished / MODEL)
@@ -171,43 +220,46 @@ def _copy_model(model: Any, folder: Path) -> None:
 
         save_model(getattr(model, "embedder", model), folder)
         return
-    for name in (SETTINGS, WEIGHTS, *BESIDES):
-        if name in (SETTINGS, WEIGHTS) or (Path(model) / name).is_file():
-            shutil.copyfile(Path(model) / name, folder / name)
-            flush(folder / name)
+    extras = [name for name in MODEL_EXTRAS if (Path(model) / name).is_file()]
+    for name in (SETTINGS, WEIGHTS, *extras):
+        shutil.copyfile(Path(model) / name, folder / name)
+        flush(folder / name)
 
 
-def _sweep(path: Path) -> None:
-    """What a killed process left behind: its lock is free. One that is still at work holds its own."""
-    for left in path.parent.glob(f"{UNFINISHED}-*-{path.name}"):
+def _remove_leftovers(path: Path) -> None:
+    """Remove unfinished folders of killed processes; a running process holds the lock of its own."""
+    for leftover in path.parent.glob(f"{UNFINISHED}-*-{path.name}"):
         try:
-            with FileLock(left / LOCK, timeout=0):
-                shutil.rmtree(left, ignore_errors=True)
+            with FileLock(leftover / LOCK, timeout=0):
+                shutil.rmtree(leftover, ignore_errors=True)
         except (Timeout, OSError):
             continue
 
 
-class Writing:
-    """One process writes at a time; a second one is told so at once. Threads of one process wait for each other."""
+class WriterLock:
+    """The lock of an index: ``with lock():``. Other processes fail at once; threads of this process wait.
+
+    Args:
+        path: The folder of the index.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.threads = RLock()
+        self._threads = RLock()
         self._depth = 0
         self._lock = FileLock(path / LOCK, timeout=0, thread_local=False)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        with self.threads:
+        """Hold the lock for the length of a with statement; it may be nested.
+
+        Raises:
+            PermissionError: If the folder is read-only.
+            IndexInUse: If another process holds it.
+        """
+        with self._threads:
             if self._depth == 0:
-                if not os.access(self.path, os.W_OK):
-                    raise PermissionError(f"{self.path} cannot be written: no permission")
-                try:
-                    self._lock.acquire()
-                except Timeout:
-                    raise IndexInUse(
-                        f"{self.path} is being written by another process: try again when it is done"
-                    ) from None
+                self._acquire()
             self._depth += 1
             try:
                 yield
@@ -215,3 +267,11 @@ class Writing:
                 self._depth -= 1
                 if self._depth == 0:
                     self._lock.release()
+
+    def _acquire(self) -> None:
+        if not os.access(self.path, os.W_OK):
+            raise PermissionError(f"{self.path} cannot be written: no permission")
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise IndexInUse(f"{self.path} is being written by another process: try again when it is done") from None

@@ -1,63 +1,89 @@
-"""Where a filter leaves nothing: whether it asks for a key or a label that no item has, and which one is nearest to it.
+"""Help for filters that match nothing: unknown keys, and labels close to the ones asked for.
 
-Looking for the keys reads every item, so it is for searches that found nothing.
+Finding the keys reads every item, so use it only after a search without hits.
 """
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
+from lookalike._util.suggestions import closest
 from lookalike.index.base import Index
 from lookalike.index.filters import parse
 from lookalike.index.items import RESERVED
 
 PAGE = 10_000  # items read at a time
-MOST_NAMED = 20  # keys that fit into a line
+MOST_KEYS = 20  # keys listed in an error
 
 
 def metadata_keys(idx: Index) -> set[str]:
-    """Of all items."""
-    found: set[str] = set()
+    """Collect the metadata keys of all items.
+
+    Args:
+        idx: The index.
+
+    Returns:
+        All keys.
+    """
+    keys: set[str] = set()
     after = None
-    while some := idx.items(after=after, limit=PAGE):
-        found.update(key for item in some for key in item.metadata)
-        after = some[-1].id
-    return found
+    while True:
+        items = idx.items(after=after, limit=PAGE)
+        if not items:
+            return keys
+        for item in items:
+            keys.update(item.metadata)
+        after = items[-1].id
 
 
 def check_keys(where: str | None, keys: Iterable[str], columns: Iterable[str] = RESERVED) -> None:
-    """Raise if the filter asks for what is neither one of ``keys``, the metadata's, nor of ``columns``.
+    """Check that a filter uses existing keys only.
+
+    Args:
+        where: The filter.
+        keys: The metadata keys of the index.
+        columns: Other allowed keys.
+
+    Raises:
+        ValueError: If it uses an unknown key; the message names the closest one.
 
     >>> check_keys("lable=robin", ["year"])
     Traceback (most recent call last):
     ValueError: no picture of the index has the key lable; did you mean label? There are id, path, label, year
     """
-    known = [*columns, *sorted(set(keys))]
+    allowed = [*columns, *sorted(set(keys))]
     for condition in parse(where):
-        if condition.key not in known:
-            meant = nearest(condition.key, known)
-            named = ", ".join(known[:MOST_NAMED]) + (", ..." if len(known) > MOST_NAMED else "")
-            raise ValueError(
-                f"no picture of the index has the key {condition.key}"
-                f"{f'; did you mean {meant}?' if meant else '.'} There are {named}"
-            )
+        if condition.key in allowed:
+            continue
+        match = closest(condition.key, allowed)
+        suggestion = f"; did you mean {match}?" if match else "."
+        listed = ", ".join(allowed[:MOST_KEYS])
+        if len(allowed) > MOST_KEYS:
+            listed += ", ..."
+        raise ValueError(f"no picture of the index has the key {condition.key}{suggestion} There are {listed}")
 
 
 def nearest_labels(where: str | None, labels: Iterable[str]) -> dict[str, str]:
-    """Each label that the filter asks for and nobody has -> the nearest there is, where one is near.
+    """Suggest labels for those in a filter that no item has.
+
+    Args:
+        where: The filter.
+        labels: The labels of the index.
+
+    Returns:
+        Unknown label -> closest existing one, for those that have one.
 
     >>> nearest_labels("label in (Robbin, wren)", ["robin", "wren"])
     {'Robbin': 'robin'}
     """
-    known = list(labels)
-    asked = [
-        value.text for each in parse(where) if (each.key, each.operator) == ("label", "in") for value in each.values
-    ]
-    found = {text: nearest(text, known) for text in asked if text not in known}
-    return {text: label for text, label in found.items() if label}
-
-
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Capitals do not count."""
-    folded = {each.casefold(): each for each in known if each}
-    close = get_close_matches(word.casefold(), folded, n=1)
-    return folded[close[0]] if close else None
+    existing = set(labels)
+    candidates = sorted(existing - {""})
+    suggestions: dict[str, str] = {}
+    for condition in parse(where):
+        if condition.key != "label" or condition.operator != "in":
+            continue
+        for value in condition.values:
+            if value.text in existing:
+                continue
+            match = closest(value.text, candidates)
+            if match is not None:
+                suggestions[value.text] = match
+    return suggestions
