@@ -1,4 +1,4 @@
-"""One file per figure of the papers, and what it takes to run one: ``lookalike study NAME``."""
+"""Studies: the figures of the papers, one folder each. ``lookalike study NAME`` runs one."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lookalike_studies.framework.study import Study
 
-# By name, the file that has it; in the order in which the papers' story is told.
+# Name on the command line and folder, in the order of the papers.
 STUDIES = {
     "toy": "toy",
     "tokens": "tokens",
@@ -20,8 +20,18 @@ STUDIES = {
 }
 
 
-def find(name: str) -> "Study":
-    """The study of this name."""
+def get_study(name: str) -> "Study":
+    """Import a study.
+
+    Args:
+        name: One of ``STUDIES``.
+
+    Returns:
+        The study.
+
+    Raises:
+        ValueError: If there is no study of this name.
+    """
     from lookalike._util.suggestions import did_you_mean
 
     if name not in STUDIES:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from lookalike_studies.framework.outcome import MINIATURE
+from lookalike_studies.framework.outputs import MINIATURE
 
 from lookalike.cli import main
 

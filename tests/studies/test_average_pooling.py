@@ -12,7 +12,7 @@ from lookalike_studies.average_pooling.claims import claims, has_learnt, look_at
 from lookalike_studies.average_pooling.maths import active_hulls, combine, fit_classes, histogram_programme
 from lookalike_studies.average_pooling.plots import Scene, nearest_places, patch
 from lookalike_studies.average_pooling.study import STUDY
-from lookalike_studies.framework.study import Bench
+from lookalike_studies.framework.context import Context
 
 from lookalike._util.progress import Display
 from lookalike._util.signals import Stopped, StopRequest
@@ -188,9 +188,9 @@ def test_it_ends_where_pictures_are_read(tmp_path: Path, monkeypatch: pytest.Mon
     write_pictures(tmp_path / "data", 12)
     stop = StopRequest()
     stop.requested = 2
-    bench = Bench(tmp_path / "out", Display(stop, quiet=True), str(tmp_path / "data"))
+    context = Context(tmp_path / "out", Display(stop, quiet=True), str(tmp_path / "data"))
     with pytest.raises(Stopped):
-        STUDY.find(STUDY.chosen("miniature"), bench)
+        STUDY.run(STUDY.load_settings("miniature"), context)
     assert not (tmp_path / "out").exists()
 
 

@@ -12,7 +12,7 @@ from lookalike.cli import main
 
 
 def test_gaps_are_of_every_seed(courses: dict[str, list[Course]]) -> None:
-    settings = ccp_geometry.STUDY.chosen("miniature", {"seeds": [0, 1]})
+    settings = ccp_geometry.STUDY.load_settings("miniature", {"seeds": [0, 1]})
     both = {kind: [courses[kind][0], solve_small(kind, seed=1)[0]] for kind in (ONE, ALTERNATING)}
     gaps = ccp_geometry.all_gaps(both, PARTS, settings)
     assert set(gaps) == {(way, kind) for way in ("k-centre", "random", "proxies") for kind in (ONE, ALTERNATING)}

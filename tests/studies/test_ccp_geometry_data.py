@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from lookalike_studies.ccp_geometry.data import drawn_with_unseen_classes, features_of, sources, with_shared_classes
-from lookalike_studies.framework.study import Bench
+from lookalike_studies.framework.context import Context
 from PIL import Image
 
 from lookalike import data
@@ -110,7 +110,7 @@ def test_mixed_classes_are_one_line_before_work(
 def test_photographs_without_a_test_part_are_tested_on_classes_of_their_own(
     class_folders: Path, tmp_path: Path
 ) -> None:
-    bench = Bench(tmp_path, Display(StopRequest(), quiet=True))
-    parts = features_of(data.load(str(class_folders)), "efficientnet_lite0", 32, bench)
+    context = Context(tmp_path, Display(StopRequest(), quiet=True))
+    parts = features_of(data.load(str(class_folders)), "efficientnet_lite0", 32, context)
     assert [len(np.unique(part.labels)) for part in parts] == [3, 1, 4]
     assert not torch.equal(parts.validation.inputs[:8], parts.test.inputs[:8])

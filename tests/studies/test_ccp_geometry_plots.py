@@ -20,7 +20,7 @@ def test_figures_have_all_that_there_is(courses: dict[str, list[Course]]) -> Non
     assert len(cover.get_lines()) == 3
     assert len(pool.get_lines()) == 4
     assert curves.get_xlabel() == "steps"
-    gaps = ccp_geometry.all_gaps(courses, PARTS, ccp_geometry.STUDY.chosen("miniature"))
+    gaps = ccp_geometry.all_gaps(courses, PARTS, ccp_geometry.STUDY.load_settings("miniature"))
     assert [len(gaps["proxies", kind][0]) for kind in (ONE, ALTERNATING)] == [
         *(1, len(courses[ALTERNATING][0].snapshots))
     ]

@@ -148,7 +148,7 @@ def test_names_lead_from_nearest_to_farthest() -> None:
 
 
 def _settings(**changes: object) -> centres.Centres:
-    return centres.STUDY.chosen("miniature", changes)
+    return centres.STUDY.load_settings("miniature", changes)
 
 
 def _runs(*angles: float) -> list[Arrangement]:

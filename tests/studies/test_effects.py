@@ -304,10 +304,10 @@ def test_steps_are_told_seed_by_seed(tmp_path: Path) -> None:
     points = axis.points("all")
     results = {i: [{"best_step": 100 + 10 * i + seed, "steps": 1000} for seed in range(2)] for i in range(len(points))}
     m = Measured(axis, points, np.ones((len(points), 2)))
-    bench: Any = SimpleNamespace(out=tmp_path)
+    context: Any = SimpleNamespace(out=tmp_path)
     settings: Any = None
     rows: Any = SimpleNamespace(cells={i: [] for i in results})
-    _, told, numbers = effects._drawn(m, settings, bench, rows, results)
+    _, told, numbers = effects._drawn(m, settings, context, rows, results)
     assert numbers["best_step"][points[1].series] == [110.0, 111.0]
     assert "not tested" not in {claim.verdict for claim in told}
 

@@ -21,7 +21,7 @@ SMALL = "glyphs(cells=1, size=32, train_classes=12, test_classes=4, per_class=4)
 
 
 def test_what_differs_from_the_papers_protocol_is_named_with_both_values() -> None:
-    settings, sources = effects.STUDY.chosen("quick", {"protocol": "quick"}), load_sources([SMALL])
+    settings, sources = effects.STUDY.load_settings("quick", {"protocol": "quick"}), load_sources([SMALL])
     along = {name: load_axis(name) for name in ("keep", "iterations", "alternating")}
     with effects.iterated.known():
         rows = {name: effects_runs.rows_for(axis, settings, sources, "", {}) for name, axis in along.items()}
@@ -45,7 +45,7 @@ def test_what_differs_from_the_papers_protocol_is_named_with_both_values() -> No
 
 
 def test_nothing_differs_where_the_papers_protocol_is_kept() -> None:
-    settings, sources, along = effects.STUDY.chosen("full"), load_sources([SMALL]), {"keep": load_axis("keep")}
+    settings, sources, along = effects.STUDY.load_settings("full"), load_sources([SMALL]), {"keep": load_axis("keep")}
     rows = {"keep": effects_runs.rows_for(along["keep"], settings, sources, "", {})}
     assert effects_runs.differences(along, rows, sources, "all") == {}
 
@@ -55,10 +55,10 @@ BUDGET = {"steps", "evaluate_every"}
 
 @pytest.mark.parametrize("name", axes())
 def test_quick_lowers_steps_points_and_models_and_nothing_else(name: str) -> None:
-    sources, axis, made = load_sources([SMALL]), load_axis(name), effects.STUDY.described()["of_drawn"]
+    sources, axis, made = load_sources([SMALL]), load_axis(name), effects.STUDY.read_yaml()["of_drawn"]
     with effects.iterated.known():
         quick, full = (
-            effects_runs.rows_for(axis, effects.STUDY.chosen(scale), sources, "runs/letters", made)
+            effects_runs.rows_for(axis, effects.STUDY.load_settings(scale), sources, "runs/letters", made)
             for scale in ("quick", "full")
         )
     known = {str(point): full.cells[number] for number, point in enumerate(axis.points("all"))}
@@ -72,11 +72,11 @@ def test_quick_lowers_steps_points_and_models_and_nothing_else(name: str) -> Non
 
 
 def test_no_network_waits_until_few_steps_are_over() -> None:
-    made = effects.STUDY.described()["of_drawn"]
+    made = effects.STUDY.read_yaml()["of_drawn"]
     cell, _ = effects_runs.single_letters(SMALL, made["set"], 20)
     assert cell.settings.warm_up == 0
     sources, axis = load_sources([SMALL]), load_axis("prototypes")
-    rows = effects_runs.rows_for(axis, effects.STUDY.chosen("quick"), sources, "runs/letters", made)
+    rows = effects_runs.rows_for(axis, effects.STUDY.load_settings("quick"), sources, "runs/letters", made)
     settings = [cell.settings for cells in rows.cells.values() for cell in cells]
     assert "proxy-nca++" in {each.loss for each in settings}  # whose network waits in the papers
     assert {each.warm_up for each in settings} == {0}
@@ -86,7 +86,7 @@ def test_no_network_waits_until_few_steps_are_over() -> None:
 def test_other_seeds_are_other_models() -> None:
     sources, axis = load_sources([SMALL]), load_axis("keep")
     rows = (
-        effects_runs.rows_for(axis, effects.STUDY.chosen("quick", {"first_seed": first}), sources, "", {})
+        effects_runs.rows_for(axis, effects.STUDY.load_settings("quick", {"first_seed": first}), sources, "", {})
         for first in (0, 10)
     )
     one, other = ([cell for cells in each.cells.values() for cell in cells] for each in rows)

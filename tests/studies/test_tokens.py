@@ -243,7 +243,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
 
 
 def test_settings_are_the_thesis_s() -> None:
-    full = STUDY.chosen("full")
+    full = STUDY.load_settings("full")
     assert (full.classes, full.tokens, full.background, full.size) == (16, 4, 4, 50)
     assert (full.share, full.spread, full.bound, full.rate, full.patience, full.per_class) == (
         0.5,

@@ -128,7 +128,7 @@ def test_all_seeds_start_from_one_network() -> None:
     begun = []
     for seed in (0, 1):
         torch.manual_seed(seed)
-        begun.append(start(STUDY.chosen("miniature").course(0.1 * seed, seed, 10), weights, pixels).state_dict())
+        begun.append(start(STUDY.load_settings("miniature").course(0.1 * seed, seed, 10), weights, pixels).state_dict())
     assert all(torch.equal(value, begun[1][name]) for name, value in begun[0].items())
 
 

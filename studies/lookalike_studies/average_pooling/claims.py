@@ -20,8 +20,8 @@ from lookalike.report.seeds import in_words
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike_studies.average_pooling.maths import Combined, active_hulls, combine, fit_classes, histogram_programme
+from lookalike_studies.framework.claims import JudgedClaim, Verdict
 from lookalike_studies.framework.hulls import Overlap, class_hulls, overlap
-from lookalike_studies.framework.study import Claim, Verdict
 
 EXACT, ROUNDING = 1e-6, 1e-4
 LEARNT = 2.0  # times 1 / classes
@@ -89,7 +89,7 @@ def overlap_of_prototypes(features: Tensor, labels: Tensor, count: int, active: 
 
 def claims(
     found: Sequence[Mapping[str, float]], untrained: Sequence[Overlap], pictures: int, classes: int
-) -> list[Claim]:
+) -> list[JudgedClaim]:
     """``found``: the figures of each network, see ``look_at``.  untrained: the hulls of each before training."""
     off, radius, error = (max(one[key] for one in found) for key in ("programme off by", "radius", "largest error"))
     violations, scores = sum(int(one["violations"]) for one in found), max(one["scores off by"] for one in found)
@@ -103,19 +103,19 @@ def claims(
     used = float(np.mean([one["largest error"] / one["radius"] for one in found]))
     purity = float(np.mean([one["purity"] for one in found]))
     return [
-        Claim(
+        JudgedClaim(
             "the histogram operator, a linear programme, is assignment to the nearest prototype (Claim 4.2.1)",
             f"{solved} programmes solved: histograms differ by at most {off:.1e}",
             "reproduced" if off <= EXACT else "not reproduced",
         ),
-        Claim(
+        JudgedClaim(
             "average and mixture of prototypes are no farther apart than the covering radius (Proposition 4.2.1)",
             f"{violations} exceptions among {pictures} pictures and {len(found)} networks; at most {error:.3f} apart, "
             f"covering radius {radius:.3f}, of which {used:.0%} is used. Held for the norm; the square, as printed, "
             f"{'follows for a radius up to 1' if radius <= 1 else 'would not follow for a radius above 1'}",
             "not reproduced" if violations else "reproduced",
         ),
-        Claim(
+        JudgedClaim(
             "class hulls overlap, due to prototypes that classes share (Figure 4.3, without numbers)",
             f"hulls of active prototypes: {_percent(pairs)} of the pairs of classes overlap, by {_percent(share)} of "
             f"the smaller hull on average; before training {_percent(before)}, by {_percent(share_before)}; hulls of "
@@ -123,12 +123,12 @@ def claims(
             + ("" if learnt else f"; MAP@R of {_percent(map_at_r)}: the classes have not been learnt"),
             verdict_on_overlap(pairs) if learnt else "not tested",
         ),
-        Claim(
+        JudgedClaim(
             "the score of a class is the mean of the scores of its places (4.2.4)",
             f"they differ by at most {scores:.1e}",
             "reproduced" if scores <= ROUNDING else "not reproduced",
         ),
-        Claim(
+        JudgedClaim(
             "prototypes correspond to semantic entities (Figure 4.2, without numbers)",
             f"to be judged by eye, from the patches; {purity:.0%} of the local features belong to the class that is "
             f"most common in their cell, {1 / classes:.0%} would by chance",

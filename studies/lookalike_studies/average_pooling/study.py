@@ -48,8 +48,9 @@ from lookalike_studies.average_pooling.plots import (
     draw_patches,
 )
 from lookalike_studies.framework.class_pictures import class_pictures
+from lookalike_studies.framework.context import Context
 from lookalike_studies.framework.pretraining import as_inputs, read_pixels, shifted
-from lookalike_studies.framework.study import Bench, Findings, Study, value
+from lookalike_studies.framework.study import Study, StudyResult, setting
 
 SEARCH_SEED = 1000  # of none of the networks that count
 DRAWN = "glyphs, drawn on the spot"
@@ -67,20 +68,20 @@ AFTERWARDS = ("seeds", "prototypes", "active", "programmes")  # settings that no
 
 @dataclass(frozen=True)
 class AveragePooling:
-    backbone: str = value("the network up to its local features")
-    classes: int = value("how many, the first of the data unless named")
-    names: tuple[str, ...] = value("of the classes, instead of the first ones")
-    prototypes: int = value("chosen among all local features by greedy k-centre")
-    active: float = value("share of a class's features from which on a prototype counts as active for it")
-    margins: tuple[float, ...] = value("how far apart C2 wants classes, in the unit ball, to choose from")
-    rate: float = value("highest learning rate of Adam, one cycle")
-    per_class: int = value("pictures of each class in a batch of all classes")
-    pictures: int = value("of each class that are looked at, none of them seen in training", budget=True)
-    training_pictures: int = value("of each class at most", budget=True)
-    steps: int = value("of training", budget=True)
-    search_steps: int = value("of training with each margin, to choose one", budget=True)
-    programmes: int = value("pictures whose linear programme is solved", budget=True)
-    seeds: tuple[int, ...] = value("of the networks", budget=True)
+    backbone: str = setting("the network up to its local features")
+    classes: int = setting("how many, the first of the data unless named")
+    names: tuple[str, ...] = setting("of the classes, instead of the first ones")
+    prototypes: int = setting("chosen among all local features by greedy k-centre")
+    active: float = setting("share of a class's features from which on a prototype counts as active for it")
+    margins: tuple[float, ...] = setting("how far apart C2 wants classes, in the unit ball, to choose from")
+    rate: float = setting("highest learning rate of Adam, one cycle")
+    per_class: int = setting("pictures of each class in a batch of all classes")
+    pictures: int = setting("of each class that are looked at, none of them seen in training", budget=True)
+    training_pictures: int = setting("of each class at most", budget=True)
+    steps: int = setting("of training", budget=True)
+    search_steps: int = setting("of training with each margin, to choose one", budget=True)
+    programmes: int = setting("pictures whose linear programme is solved", budget=True)
+    seeds: tuple[int, ...] = setting("of the networks", budget=True)
 
     def __post_init__(self) -> None:
         check_count("classes", self.classes, least=2)
@@ -111,9 +112,9 @@ class Plane(nn.Module):
         return clip(self.projection(self.backbone(images)))
 
 
-def find(settings: AveragePooling, bench: Bench) -> Findings:
+def run(settings: AveragePooling, context: Context) -> StudyResult:
     known, shown = class_pictures(
-        bench.data or _drawn(settings),
+        context.data or _drawn(settings),
         classes=settings.classes,
         names=settings.names,
         pictures=settings.pictures,
@@ -121,24 +122,24 @@ def find(settings: AveragePooling, bench: Bench) -> Findings:
         fewest=settings.per_class + 2,  # two are kept out to choose the margin by
     )
     labels = torch.from_numpy(shown.labels)
-    pixels = read_pixels(shown, Plane(settings.backbone).backbone.spec, bench.display)
-    tried = _try_margins(known, settings, bench)
+    pixels = read_pixels(shown, Plane(settings.backbone).backbone.spec, context.display)
+    tried = _try_margins(known, settings, context)
     margin = max(tried, key=lambda each: tried[each])
-    bench.display.say(f"margin {margin:g}, chosen by validation among {', '.join(f'{each:g}' for each in tried)}")
+    context.display.say(f"margin {margin:g}, chosen by validation among {', '.join(f'{each:g}' for each in tried)}")
     seen, untrained = [], []
     for seed in settings.seeds:
-        learnt = bench.part(
+        learnt = context.cached(
             f"features, seed {seed}",
-            partial(_learn, known, pixels, settings, margin, settings.steps, seed, bench),
-            whatever=AFTERWARDS,
+            partial(_learn, known, pixels, settings, margin, settings.steps, seed, context),
+            ignore=AFTERWARDS,
         )
         seen.append(
             look_at(
                 torch.from_numpy(learnt["features"]), labels, settings.prototypes, settings.active, settings.programmes
             )
         )
-        begun = bench.part(
-            f"untrained features, seed {seed}", partial(_begin, pixels, settings, seed), whatever=AFTERWARDS
+        begun = context.cached(
+            f"untrained features, seed {seed}", partial(_begin, pixels, settings, seed), ignore=AFTERWARDS
         )
         untrained.append(
             overlap_of_prototypes(torch.from_numpy(begun["features"]), labels, settings.prototypes, settings.active)
@@ -153,7 +154,7 @@ def find(settings: AveragePooling, bench: Bench) -> Findings:
         "bound": draw_bound([(seed, one.combined, one.radius) for seed, one in zip(settings.seeds, seen, strict=True)]),
         "class-maps": draw_class_maps(scene, first.layer),
     }
-    return Findings(
+    return StudyResult(
         claims=claims([one.figures for one in seen], untrained, len(shown), len(shown.classes)),
         figures={name: (drawn, CAPTIONS[name]) for name, drawn in figures.items()},
         tables={
@@ -161,7 +162,7 @@ def find(settings: AveragePooling, bench: Bench) -> Findings:
             "overlap": overlap_table(first.of_prototypes, shown.classes),
         },
         numbers={
-            "data": bench.data or DRAWN,
+            "data": context.data or DRAWN,
             "classes": shown.classes,
             "margins": {f"{each:g}": figure for each, figure in tried.items()},
             "networks": [
@@ -175,7 +176,7 @@ def find(settings: AveragePooling, bench: Bench) -> Findings:
                 for seed, one, before in zip(settings.seeds, seen, untrained, strict=True)
             ],
         },
-        notes=[data_note(bench.data or DRAWN, known, shown, tried)],
+        notes=[data_note(context.data or DRAWN, known, shown, tried)],
     )
 
 
@@ -184,7 +185,7 @@ def _drawn(settings: AveragePooling) -> str:
     return f"glyphs(cells=2, train_classes={count}, test_classes=0, per_class={per_class})"
 
 
-def _try_margins(known: Pictures, settings: AveragePooling, bench: Bench) -> dict[float, float]:
+def _try_margins(known: Pictures, settings: AveragePooling, context: Context) -> dict[float, float]:
     """MAP@R on a fifth of the training pictures, which is kept out here, by margin."""
     if len(settings.margins) == 1:
         return {settings.margins[0]: float("nan")}
@@ -192,11 +193,11 @@ def _try_margins(known: Pictures, settings: AveragePooling, bench: Bench) -> dic
     kept_out = np.concatenate([of[: max(2, len(of) // 5)] for of in of_classes])
     rest = known.take(np.setdiff1d(np.arange(len(known)), kept_out))
     kept = known.take(kept_out)
-    pixels = read_pixels(kept, Plane(settings.backbone).backbone.spec, bench.display)
+    pixels = read_pixels(kept, Plane(settings.backbone).backbone.spec, context.display)
     found = {}
     for margin in settings.margins:
-        learn = partial(_learn, rest, pixels, settings, margin, settings.search_steps, SEARCH_SEED, bench)
-        chosen_by = bench.part(f"choosing, margin {margin:g}", learn, whatever=(*AFTERWARDS, "steps"))
+        learn = partial(_learn, rest, pixels, settings, margin, settings.search_steps, SEARCH_SEED, context)
+        chosen_by = context.cached(f"choosing, margin {margin:g}", learn, ignore=(*AFTERWARDS, "steps"))
         vectors = chosen_by["features"].mean(1)
         found[margin] = retrieval_metrics(vectors, kept.labels, distance="l2")["MAP@R"]
     return found
@@ -209,18 +210,18 @@ def _learn(
     margin: float,
     steps: int,
     seed: int,
-    bench: Bench,
+    context: Context,
 ) -> dict[str, Any]:
     """Train a network with C2 on the averages of its local features, and give those of ``pixels``."""
     plane = _plane(settings.backbone, seed)
     objective = objectives.create("c2", negative_margin=margin, normalise=False)
     optimiser = torch.optim.Adam(plane.parameters(), lr=settings.rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.rate, total_steps=max(steps, 10))
-    learnt = read_pixels(known, plane.backbone.spec, bench.display)
+    learnt = read_pixels(known, plane.backbone.spec, context.display)
     batches = iter(ClassBatches(known.labels, len(known.classes) * settings.per_class, settings.per_class, seed=seed))
     chance = np.random.default_rng(seed)
     plane.train()
-    with bench.display.bar(steps, f"training, margin {margin:g}, seed {seed}", " steps") as tick:
+    with context.display.bar(steps, f"training, margin {margin:g}, seed {seed}", " steps") as tick:
         for _ in range(steps):
             chosen = np.array([drawn.index for drawn in next(batches)])
             features = plane(as_inputs(shifted(learnt[chosen], chance), plane.backbone.spec))
@@ -260,6 +261,6 @@ STUDY = Study(
     "other, and class scores against the mean of the scores of all places.",
     source="chapter 4 of Gürbüz's thesis, Figures 4.2 to 4.4; there CIFAR-10, ResNet20, 64 pictures of each class",
     settings=AveragePooling,
-    find=find,
+    run=run,
     data="CIFAR-10 or any class folders",
 )

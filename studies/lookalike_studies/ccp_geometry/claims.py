@@ -1,6 +1,6 @@
 """What is measured of a run, and what the thesis claims against it.
 
-Verdicts; "one" is the single problem, and ``rules`` says when a difference over seeds counts. With one seed nothing is
+Verdicts; "one" is the single problem, and ``claims`` says when a difference over seeds counts. With one seed nothing is
 tested, but for clear cases of the first and third claim, which are "partly"; nor where two kinds of runs are at their
 best in the first problem, which they share; nor where the seeds differ so much that what is claimed may be there or
 not. A covering radius alone says little: of a disc that has contracted, or was never trained, it is smallest. So
@@ -44,8 +44,7 @@ from lookalike_studies.ccp_geometry.measures import (
     spread,
 )
 from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, SAMPLES, Course, Parts, map_at_r
-from lookalike_studies.framework.study import Claim, Verdict
-from lookalike_studies.framework.verdicts import Part, judged, paired
+from lookalike_studies.framework.claims import Evidence, JudgedClaim, Verdict, compare, judge
 
 LEAST_FIGURE = 0.001  # smaller differences of MAP@R are none
 LEAST_RADIUS = 0.01  # of the distance between classes
@@ -109,7 +108,7 @@ def _are_the_same(one: list[Measured], other: list[Measured]) -> bool:
     return all(a.figure == b.figure and a.own_radius == b.own_radius for a, b in zip(one, other, strict=True))
 
 
-def _graded(paper: str, here: str, seeds: int, is_clear: bool, much: Part, some: Part) -> Claim:
+def _graded(paper: str, here: str, seeds: int, is_clear: bool, much: Evidence, some: Evidence) -> JudgedClaim:
     """A claim of degree: surely as much, or surely some; of one seed, whether it is a clear case."""
     verdict: Verdict = "not tested"
     if seeds == 1:
@@ -118,9 +117,9 @@ def _graded(paper: str, here: str, seeds: int, is_clear: bool, much: Part, some:
         verdict = "reproduced" if much.holds else "partly"
     elif some.holds is False:
         verdict = "not reproduced"
-    elif some.is_known:
+    elif some.is_measured:
         here += f"; too coarse to tell {some.name}"
-    return Claim(paper, here, verdict)
+    return JudgedClaim(paper, here, verdict)
 
 
 def every(runs: list[Measured], name: str) -> list[float]:
@@ -131,35 +130,35 @@ def mean(runs: list[Measured], name: str) -> float:
     return float(np.mean(every(runs, name)))
 
 
-def collapse_claim(measured: dict[str, list[Measured]]) -> Claim:
+def collapse_claim(measured: dict[str, list[Measured]]) -> JudgedClaim:
     shares = np.array(every(measured[ONE], "proxies_spread"))
     much, some = (
-        paired(f"less than {most:.0%}", (-shares).tolist(), -most, claimed=0.0) for most in (COLLAPSED, GATHERED)
+        compare(f"less than {most:.0%}", (-shares).tolist(), -most, effect=0.0) for most in (COLLAPSED, GATHERED)
     )
     here = f"two proxies of a class are {shares.mean():.1%} as far apart as two pictures of it, {_runs(measured[ONE])}"
     paper = "with a single problem, the proxies of a class collapse to one point (Figure 3.2 a)"
     return _graded(paper, here, len(shares), bool(shares.mean() < COLLAPSED), much, some)
 
 
-def alternating_claim(measured: dict[str, list[Measured]], what: str) -> Claim:
+def alternating_claim(measured: dict[str, list[Measured]], what: str) -> JudgedClaim:
     one, after = measured[ONE], measured[ALTERNATING]
     here = f"{what}, {_runs(one)}: MAP@R {_percent(one)} with one problem, {_percent(after)} alternating; covering "
     here += f"radius {mean(one, 'radius'):.3f} and {mean(after, 'radius'):.3f}, against the distance between classes "
     here += f"{mean(one, 'relative_radius'):.3f} and {mean(after, 'relative_radius'):.3f}"
     paper = "going on with alternating problems, the covering radius falls and MAP@R rises (Figure 3.2 b; MNIST, 97.21)"
     if _are_the_same(one, after):
-        return Claim(paper, here, "not tested")
-    return judged(paper, here, [_rises(one, after), _falls(one, after, "relative_radius")])
+        return JudgedClaim(paper, here, "not tested")
+    return judge(paper, here, [_rises(one, after), _falls(one, after, "relative_radius")])
 
 
-def _rises(one: list[Measured], after: list[Measured]) -> Part:
+def _rises(one: list[Measured], after: list[Measured]) -> Evidence:
     figures = every(after, "figure"), every(one, "figure")
-    return paired("MAP@R rises", *figures, LEAST_FIGURE, must=True, claimed=CLAIMED_FIGURE)
+    return compare("MAP@R rises", *figures, LEAST_FIGURE, must=True, effect=CLAIMED_FIGURE)
 
 
-def _falls(one: list[Measured], after: list[Measured], name: str) -> Part:
+def _falls(one: list[Measured], after: list[Measured], name: str) -> Evidence:
     """name: of a radius that is divided by the distance between classes."""
-    return paired(FALLS, every(one, name), every(after, name), LEAST_RADIUS, claimed=CLAIMED_RADIUS)
+    return compare(FALLS, every(one, name), every(after, name), LEAST_RADIUS, effect=CLAIMED_RADIUS)
 
 
 def early_note(courses: Courses) -> list[str]:
@@ -175,7 +174,7 @@ def early_note(courses: Courses) -> list[str]:
     ]
 
 
-def diversity_claim(courses: Courses, parts: Parts) -> Claim:
+def diversity_claim(courses: Courses, parts: Parts) -> JudgedClaim:
     labels = parts.validation.labels
 
     def shares(run: Course, first: int) -> list[float]:
@@ -189,10 +188,10 @@ def diversity_claim(courses: Courses, parts: Parts) -> Claim:
     both = [(shares(one, 1), shares(other, 2)) for one, other in zip(courses[ONE], courses[ALTERNATING], strict=True)]
     both = [(before, after) for before, after in both if after]
     if not both:
-        return Claim(paper, "no run came to a second problem", "not tested")
+        return JudgedClaim(paper, "no run came to a second problem", "not tested")
     before, after = (np.array([np.mean(of) for of in kind]) for kind in zip(*both, strict=True))
-    much = paired("twice", (after - 2 * before).tolist(), 0.0)
-    some = paired("that they are farther apart", (after - before).tolist(), 0.0, claimed=COLLAPSED)
+    much = compare("twice", (after - 2 * before).tolist(), 0.0)
+    some = compare("that they are farther apart", (after - before).tolist(), 0.0, effect=COLLAPSED)
     count = sum(len(later) for _, later in both)
     here = (
         f"two proxies of a class are {after.mean():.1%} as far apart as two of its pictures at the best of problems 2 "
@@ -201,36 +200,36 @@ def diversity_claim(courses: Courses, parts: Parts) -> Claim:
     return _graded(paper, here, len(both), bool(after.mean() >= 2 * before.mean()), much, some)
 
 
-def samples_claim(measured: dict[str, list[Measured]], what: str) -> Claim:
+def samples_claim(measured: dict[str, list[Measured]], what: str) -> JudgedClaim:
     proxies, samples = measured[ALTERNATING], measured[SAMPLES]
     behind = np.array(every(samples, "figure")) - every(proxies, "figure")
     here = f"{what}, {_runs(proxies)}: MAP@R {_percent(proxies)} with proxies, {_percent(samples)} with samples "
     here += f"({100 * behind.mean():+.2f} points)"
     paper = "proxies do nearly as well as samples: 97.21 MAP@R against 98.06 (MNIST, section 3.3.1)"
     if not mean(samples, "figure") >= LEARNT:
-        return Claim(paper, f"{here}; samples have not come to {LEARNT:.0%}: more steps are needed", "not tested")
+        return JudgedClaim(paper, f"{here}; samples have not come to {LEARNT:.0%}: more steps are needed", "not tested")
     if _are_the_same(proxies, samples):
-        return Claim(paper, here, "not tested")
+        return JudgedClaim(paper, here, "not tested")
     much, some = (
-        paired(f"{100 * most:g} points", (-behind).tolist(), -most, claimed=0.0) for most in (NEARLY, ROUGHLY)
+        compare(f"{100 * most:g} points", (-behind).tolist(), -most, effect=0.0) for most in (NEARLY, ROUGHLY)
     )
     return _graded(paper, here, len(behind), False, much, some)
 
 
-def proposition_claim(gaps: Gaps, measured: dict[str, list[Measured]], classes: int) -> Claim:
+def proposition_claim(gaps: Gaps, measured: dict[str, list[Measured]], classes: int) -> JudgedClaim:
     everything = [each for runs in gaps.values() for sets in runs for each in sets]
     paper = "the loss gap is bounded by a term that grows with the covering radius (Proposition 3.2.2)"
     if np.isnan(everything).any():
-        return Claim(paper, "a gap is not a number", "not tested")
+        return JudgedClaim(paper, "a gap is not a number", "not tested")
     held = sum(each.weighted <= each.radius + 1e-9 for each in everything)
     within = sum(each.printed <= each.radius + 1e-9 for each in everything)
     bound = f"{held} of {len(everything)} sets of anchors have a weighted gap of at most the radius, as they must, "
     bound += f"{within} the printed one"
     if held < len(everything):
-        return Claim(paper, bound, "not reproduced")
+        return JudgedClaim(paper, bound, "not reproduced")
     printed, weighted = ranks(gaps, "printed"), ranks(gaps, "weighted")
     if not printed:
-        return Claim(paper, f"{bound}; too few sets for a rank correlation", "not tested")
+        return JudgedClaim(paper, f"{bound}; too few sets for a rank correlation", "not tested")
     of_seeds: list[float] = np.mean(list(printed.values()), axis=0).tolist()
     own = "; ".join(f"{way}, {kind} {np.mean(values):.2f}" for (way, kind), values in printed.items())
     here = f"rank correlation of printed gap and radius {in_words(of_seeds, 2)}, {count_in_words(len(of_seeds))} ({own}"
@@ -239,10 +238,10 @@ def proposition_claim(gaps: Gaps, measured: dict[str, list[Measured]], classes: 
     least = float(np.min([every(measured[kind], "figure") for kind in (ONE, ALTERNATING)]))
     if not least >= enough:
         short = f"; a run has a MAP@R of {least:.1%}, less than {enough:.0%}: more steps are needed"
-        return Claim(paper, here + short, "not tested")
-    rises = paired("the gap rises with the radius", of_seeds, 0.0, claimed=RISING)
-    claim = judged(paper, here, [rises])
-    return replace(claim, verdict="partly") if rises.holds and rises.lead < RISING else claim
+        return JudgedClaim(paper, here + short, "not tested")
+    rises = compare("the gap rises with the radius", of_seeds, 0.0, effect=RISING)
+    claim = judge(paper, here, [rises])
+    return replace(claim, verdict="partly") if rises.holds and rises.difference < RISING else claim
 
 
 def ranks(gaps: Gaps, name: str) -> dict[tuple[str, str], list[float]]:
@@ -254,7 +253,7 @@ def ranks(gaps: Gaps, name: str) -> dict[tuple[str, str], list[float]]:
     }
 
 
-def unseen_claim(held_out: dict[str, list[Measured]], test: dict[str, list[float]], what: str) -> Claim:
+def unseen_claim(held_out: dict[str, list[Measured]], test: dict[str, list[float]], what: str) -> JudgedClaim:
     one, after = held_out[ONE], held_out[ALTERNATING]
     here = f"{what}, held-out classes, {_runs(one)}, one problem and alternating: MAP@R {_percent(one)} and "
     here += f"{_percent(after)}; covering radius {mean(one, 'own_radius'):.3f} and {mean(after, 'own_radius'):.3f}; "
@@ -266,14 +265,14 @@ def unseen_claim(held_out: dict[str, list[Measured]], test: dict[str, list[float
     )
     paper += " (Figure 3.3, CUB; its numbers are not in our copy)"
     if _are_the_same(one, after):
-        return Claim(paper, here, "not tested")
+        return JudgedClaim(paper, here, "not tested")
     distances = every(after, "distance"), every(one, "distance")
     parts = [
         _rises(one, after),
         _falls(one, after, "relative_own_radius"),
-        paired("the distance between classes grows", *distances, LEAST_DISTANCE, claimed=CLAIMED_DISTANCE),
+        compare("the distance between classes grows", *distances, LEAST_DISTANCE, effect=CLAIMED_DISTANCE),
     ]
-    return judged(paper, here, parts)
+    return judge(paper, here, parts)
 
 
 def _percent(runs: list[Measured]) -> str:

@@ -24,7 +24,7 @@ from lookalike.models import Embedder, create_backbone, starts_random
 from lookalike_studies.ccp_geometry.race import Part, Parts
 
 if TYPE_CHECKING:
-    from lookalike_studies.framework.study import Bench
+    from lookalike_studies.framework.context import Context
 
 MOST_PIXELS = 32
 HELD_OUT = 1 / 3  # of the training classes, as in the authors' ablations
@@ -87,7 +87,7 @@ def drawn_with_unseen_classes(classes: int, each: int) -> Parts:
     return Parts(*(_pixels(part) for part in (train, validation, drawn.split("test"))))
 
 
-def features_of(pictures: Pictures, backbone: str, size: int, bench: Bench) -> Parts:
+def features_of(pictures: Pictures, backbone: str, size: int, context: Context) -> Parts:
     """Averaged features (n, 1, C) of a frozen backbone: on them the projection is what it is behind average pooling.
 
     Their mean over the training pictures is taken away: all have it in common, every pair would be taken for similar,
@@ -105,12 +105,12 @@ def features_of(pictures: Pictures, backbone: str, size: int, bench: Bench) -> P
         model = TrainedModel(embedder)
         found = {}
         for name, table in zip("abc", tables, strict=True):
-            with bench.display.bar(len(table), "features") as tick:
+            with context.display.bar(len(table), "features") as tick:
                 found[name] = model.embed_table(table, tick=tick)
         return found
 
-    found = bench.part(
-        f"features {pictures.name}", compute, whatever=("seeds", "unseen_seeds", "steps", "unseen_steps")
+    found = context.cached(
+        f"features {pictures.name}", compute, ignore=("seeds", "unseen_seeds", "steps", "unseen_steps")
     )
     middle = found["a"].mean(0)
     vectors = [torch.from_numpy(found[name] - middle).unsqueeze(1) for name in "abc"]

@@ -89,7 +89,7 @@ class Course(NamedTuple):
     test: Floats  # vectors of the test pictures there
 
     def arrays(self) -> dict[str, Any]:
-        """For ``Bench.part``."""
+        """For ``Context.part``."""
         kept: dict[str, Any] = {"proxies": self.proxies, "validation": self.validation, "test": self.test}
         for name in ("plane", "began", "converged"):
             kept[name] = np.stack([getattr(snapshot, name) for snapshot in self.snapshots])

@@ -41,7 +41,8 @@ from lookalike_studies.ccp_geometry.claims import (
 from lookalike_studies.ccp_geometry.data import drawn_with_unseen_classes, features_of, sources, with_shared_classes
 from lookalike_studies.ccp_geometry.measures import anchor_sets, gaps, spread
 from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, SAMPLES, Budget, Course, Parts, map_at_r, solve
-from lookalike_studies.framework.study import Bench, Findings, Study, value
+from lookalike_studies.framework.context import Context
+from lookalike_studies.framework.study import Study, StudyResult, setting
 
 NETWORK = "resnetv2-20"
 KINDS = (ONE, ALTERNATING, SAMPLES)
@@ -49,38 +50,38 @@ KINDS = (ONE, ALTERNATING, SAMPLES)
 
 @dataclass(frozen=True)
 class CcpGeometry:
-    dim: int = value("of the embedding")
-    proxies: int = value("of each class")
-    pool: int = value("pictures of each class that proxies are chosen from, b")
-    pull: float = value("lambda")
-    problem_patience: int = value("evaluations without a better figure that end a problem")
-    margins: tuple[float, ...] = value("of the loss, positive and negative")
-    rates: tuple[float, ...] = value("learning rates to choose from")
-    batch: int = value("pictures per step")
-    per_class: int = value("of them of each class")
-    weight_decay: float = value("of Adam")
-    letters: int = value("classes of the drawn set")
-    train: int = value("pictures of each class", budget=True)
-    validation: int = value("pictures of each class", budget=True)
-    test: int = value("pictures of each class", budget=True)
-    evaluate_every: int = value("steps", budget=True)
-    steps: int = value("of each run", budget=True)
-    pilot_steps: int = value("for each rate", budget=True)
-    seeds: tuple[int, ...] = value("of the runs", budget=True)
-    anchors: tuple[int, ...] = value("of each class, for the proposition")
-    unseen_dim: int = value("of the embedding, where classes are unseen")
-    unseen_proxies: int = value("likewise")
-    unseen_pool: int = value("likewise")
-    unseen_margin: float = value("of the loss there")
-    unseen_rate: float = value("of photographs, where a projection is trained; letters choose from rates")
-    unseen_backbone: str = value("of photographs, frozen")
-    unseen_size: int = value("of photographs, in pixels")
-    unseen_letters: int = value("classes of the drawn set", budget=True)
-    unseen_each: int = value("pictures of each letter", budget=True)
-    unseen_letter_steps: int = value("of each run there, with letters", budget=True)
-    unseen_steps: int = value("of each run there, with photographs", budget=True)
-    unseen_evaluate_every: int = value("steps, with photographs", budget=True)
-    unseen_seeds: tuple[int, ...] = value("of the runs there", budget=True)
+    dim: int = setting("of the embedding")
+    proxies: int = setting("of each class")
+    pool: int = setting("pictures of each class that proxies are chosen from, b")
+    pull: float = setting("lambda")
+    problem_patience: int = setting("evaluations without a better figure that end a problem")
+    margins: tuple[float, ...] = setting("of the loss, positive and negative")
+    rates: tuple[float, ...] = setting("learning rates to choose from")
+    batch: int = setting("pictures per step")
+    per_class: int = setting("of them of each class")
+    weight_decay: float = setting("of Adam")
+    letters: int = setting("classes of the drawn set")
+    train: int = setting("pictures of each class", budget=True)
+    validation: int = setting("pictures of each class", budget=True)
+    test: int = setting("pictures of each class", budget=True)
+    evaluate_every: int = setting("steps", budget=True)
+    steps: int = setting("of each run", budget=True)
+    pilot_steps: int = setting("for each rate", budget=True)
+    seeds: tuple[int, ...] = setting("of the runs", budget=True)
+    anchors: tuple[int, ...] = setting("of each class, for the proposition")
+    unseen_dim: int = setting("of the embedding, where classes are unseen")
+    unseen_proxies: int = setting("likewise")
+    unseen_pool: int = setting("likewise")
+    unseen_margin: float = setting("of the loss there")
+    unseen_rate: float = setting("of photographs, where a projection is trained; letters choose from rates")
+    unseen_backbone: str = setting("of photographs, frozen")
+    unseen_size: int = setting("of photographs, in pixels")
+    unseen_letters: int = setting("classes of the drawn set", budget=True)
+    unseen_each: int = setting("pictures of each letter", budget=True)
+    unseen_letter_steps: int = setting("of each run there, with letters", budget=True)
+    unseen_steps: int = setting("of each run there, with photographs", budget=True)
+    unseen_evaluate_every: int = setting("steps, with photographs", budget=True)
+    unseen_seeds: tuple[int, ...] = setting("of the runs there", budget=True)
 
     def __post_init__(self) -> None:
         counts = ("dim", "proxies", "problem_patience", "batch", "per_class", "train", "evaluate_every", "steps")
@@ -122,10 +123,10 @@ class CcpGeometry:
         return self.unseen_budget(rate, steps)._replace(evaluate_every=self.evaluate_every)
 
 
-def find(settings: CcpGeometry, bench: Bench) -> Findings:
+def run(settings: CcpGeometry, context: Context) -> StudyResult:
     from lookalike_studies.ccp_geometry.plots import draw_gap, draw_plane, draw_problems, draw_unseen
 
-    shared, strange = sources(bench.data)
+    shared, strange = sources(context.data)
     parts, names = with_shared_classes(shared, settings.letters, settings.train, settings.validation, settings.test)
     loss = objectives.create(
         "c2", positive_margin=settings.margins[0], negative_margin=settings.margins[1], normalise=False
@@ -136,13 +137,13 @@ def find(settings: CcpGeometry, bench: Bench) -> Findings:
         embedder = Embedder(create_backbone(NETWORK), settings.dim, "average", normalise="clip")
         return embedder.to(memory_format=torch.channels_last)
 
-    race = Race("plane", parts, loss, settings.dim, network, settings.plane_budget, settings, bench)
+    race = Race("plane", parts, loss, settings.dim, network, settings.plane_budget, settings, context)
     rate = race.choose_rate(settings.rates)
     courses = {kind: [race.run(kind, rate, settings.steps, seed) for seed in settings.seeds] for kind in KINDS}
     measured = {kind: [measure(course, parts) for course in runs] for kind, runs in courses.items()}
     found_gaps = all_gaps(courses, parts, settings)
 
-    unseen_parts, unseen_race = _unseen_race(strange, settings, bench)
+    unseen_parts, unseen_race = _unseen_race(strange, settings, context)
     unseen_rate = unseen_race.choose_rate(settings.rates if strange is None else (settings.unseen_rate,))
     unseen_steps = settings.unseen_letter_steps if strange is None else settings.unseen_steps
     unseen = {
@@ -153,7 +154,7 @@ def find(settings: CcpGeometry, bench: Bench) -> Findings:
     what = shared.name if shared is not None else "drawn letters"
     unseen_what = strange.name if strange is not None else "drawn letters"
     test = {kind: [map_at_r(each.test, unseen_parts.test.labels) for each in runs] for kind, runs in unseen.items()}
-    return Findings(
+    return StudyResult(
         claims=[
             collapse_claim(measured),
             alternating_claim(measured, what),
@@ -226,18 +227,18 @@ class Race(NamedTuple):
     network: Callable[[], nn.Module]
     budget: Callable[[float, int], Budget]
     settings: CcpGeometry
-    bench: Bench
+    context: Context
 
     def run(self, kind: str, rate: float, steps: int, seed: int) -> Course:
         def compute() -> dict[str, Any]:
             torch.manual_seed(seed)
             model = self.network()
-            with self.bench.display.bar(steps, f"{self.name}, {kind}, seed {seed}", " steps") as tick:
+            with self.context.display.bar(steps, f"{self.name}, {kind}, seed {seed}", " steps") as tick:
                 budget = self.budget(rate, steps)
                 return solve(kind, model, self.loss, self.dim, self.parts, budget, seed, tick).arrays()
 
         part = f"{self.name} {kind} {rate} {steps} {seed}"
-        return Course.of(self.bench.part(part, compute, whatever=("seeds", "unseen_seeds", "rates", "anchors")))
+        return Course.of(self.context.cached(part, compute, ignore=("seeds", "unseen_seeds", "rates", "anchors")))
 
     def choose_rate(self, rates: tuple[float, ...]) -> float:
         """The one whose single problem has the best figure on what is held out, after the pilot's steps."""
@@ -246,11 +247,11 @@ class Race(NamedTuple):
             return rates[0]
         best = {rate: max(figure for _, figure in self.run(ONE, rate, steps, seed).curve) for rate in rates}
         told = ", ".join(f"{rate:g}: {100 * figure:.1f}" for rate, figure in best.items())
-        self.bench.display.say(f"{self.name}, MAP@R on what is held out after {steps} steps by rate: {told}")
+        self.context.display.say(f"{self.name}, MAP@R on what is held out after {steps} steps by rate: {told}")
         return max(best, key=lambda rate: best[rate])
 
 
-def _unseen_race(strange: Any, settings: CcpGeometry, bench: Bench) -> tuple[Parts, Race]:
+def _unseen_race(strange: Any, settings: CcpGeometry, context: Context) -> tuple[Parts, Race]:
     loss = objectives.create("c1", margin=settings.unseen_margin, normalise=False)
     assert isinstance(loss, PairObjective)
     dim = settings.unseen_dim
@@ -263,7 +264,7 @@ def _unseen_race(strange: Any, settings: CcpGeometry, bench: Bench) -> tuple[Par
 
         budget = settings.letter_budget
     else:
-        parts = features_of(strange, settings.unseen_backbone, settings.unseen_size, bench)
+        parts = features_of(strange, settings.unseen_backbone, settings.unseen_size, context)
 
         def network() -> nn.Module:
             features = parts.train.inputs.flatten(0, 1)
@@ -273,7 +274,7 @@ def _unseen_race(strange: Any, settings: CcpGeometry, bench: Bench) -> tuple[Par
             return head
 
         budget = settings.unseen_budget
-    return parts, Race("unseen", parts, loss, dim, network, budget, settings, bench)
+    return parts, Race("unseen", parts, loss, dim, network, budget, settings, context)
 
 
 def all_gaps(courses: Courses, parts: Parts, settings: CcpGeometry) -> Gaps:
@@ -301,7 +302,7 @@ STUDY = Study(
     "Proposition 3.2.2 bounds by the covering radius, and what becomes of classes that nobody has seen.",
     source="Gürbüz's thesis, section 3.3.1, Figures 3.2 and 3.3, Proposition 3.2.2",
     settings=CcpGeometry,
-    find=find,
+    run=run,
     data="a set with the same classes in train and test, as mnist:FOLDER, and one with unseen classes to test, as "
     "cub:FOLDER, separated by a comma; else drawn letters",
 )

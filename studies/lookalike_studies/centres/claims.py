@@ -8,7 +8,7 @@ around the sphere:
                             in the last quarter of the steps no such angle may grow by more than 1% of it. "Reproduced"
                             if one falls short of 80%, else "partly". Out of a crowd the best of Adam's memories counts:
                             pushes that cancel do so under any
-    push the farthest       "reproduced" if every regulariser of the farthest has surely (``rules``) the smallest angle
+    push the farthest       "reproduced" if every regulariser of the farthest has surely (``claims``) the smallest angle
                             that E_1 has, less a degree, "partly" if one has, or all have surely more than at the start,
                             by a degree; else "not reproduced". With one seed nothing is tested
     energies are means      of the two equalities, both, one or none, to 1e-9
@@ -40,8 +40,7 @@ from lookalike_studies.centres.sphere import (
     Array,
     simplex_angle,
 )
-from lookalike_studies.framework.study import Claim, Verdict
-from lookalike_studies.framework.verdicts import above
+from lookalike_studies.framework.claims import JudgedClaim, Verdict, is_above
 
 if TYPE_CHECKING:
     from lookalike_studies.centres.study import Centres
@@ -69,7 +68,7 @@ def mean_angle(runs: list[Arrangement]) -> float:
 
 def energies_claim(
     found: Found, crowd_rest: dict[str, list[float]], settings: Centres, growth: dict[int, float]
-) -> Claim:
+) -> JudgedClaim:
     """crowd_rest: by regulariser, the least angle for each of the memories.  growth: of angles in the last quarter of
     the steps, the largest by count of centres."""
     shares = {
@@ -98,7 +97,7 @@ def energies_claim(
     elif worst < SPREAD and growing > STILL:
         here, verdict = f"{here}; still growing, by {growing:.1%} of it in the last quarter", "not tested"
     paper = "energies push the nearest only, whose pushes cancel: centres get stuck and do not spread over the sphere"
-    return Claim(f"{paper} (section 3.1, Figure 1; no number)", here, verdict)
+    return JudgedClaim(f"{paper} (section 3.1, Figure 1; no number)", here, verdict)
 
 
 def memory_note(crowd_rest: dict[str, list[float]]) -> list[str]:
@@ -112,15 +111,15 @@ def memory_note(crowd_rest: dict[str, list[float]]) -> list[str]:
     ]
 
 
-def farthest_claim(found: Found, starts: dict[int, list[Arrangement]], settings: Centres) -> Claim:
+def farthest_claim(found: Found, starts: dict[int, list[Arrangement]], settings: Centres) -> JudgedClaim:
     count = max(found)
     of, began, energy = found[count], mean_angle(starts[count]), mean_angle(found[count]["E_1"])
     pushing = [name for name in of if name in (FARTHEST, FARTHEST_PAIRS) or _is_above_two(name)]
     angles = {name: mean_angle(of[name]) for name in pushing}
     by_seed = {name: np.array([each.least_angle for each in of[name]]) for name in (*pushing, "E_1")}
     start = [each.least_angle for each in starts[count]]
-    as_far = [above(by_seed[name].tolist(), (by_seed["E_1"] - LEAST_ANGLE).tolist()) for name in pushing]
-    farther = [above(by_seed[name].tolist(), start, LEAST_ANGLE) for name in pushing]
+    as_far = [is_above(by_seed[name].tolist(), (by_seed["E_1"] - LEAST_ANGLE).tolist()) for name in pushing]
+    farther = [is_above(by_seed[name].tolist(), start, LEAST_ANGLE) for name in pushing]
     verdict: Verdict = "not reproduced"
     if is_too_short(settings.steps, settings.rate) or None in (*as_far, *farther):
         verdict = "not tested"
@@ -133,7 +132,7 @@ def farthest_claim(found: Found, starts: dict[int, list[Arrangement]], settings:
         for name, angle in angles.items()
     )
     here = f"smallest angle of {count} centres: {told}; {began:.1f} at the start, {energy:.1f} under E_1"
-    return Claim(
+    return JudgedClaim(
         "pushing the farthest pairs assigns the centres, they are less stuck (Remark 1; no number)", here, verdict
     )
 
@@ -142,7 +141,7 @@ def _is_above_two(name: str) -> bool:
     return name.startswith("knob ") and float(name.removeprefix("knob ")) > 2
 
 
-def equalities_claim(same: dict[str, tuple[float, float]]) -> Claim:
+def equalities_claim(same: dict[str, tuple[float, float]]) -> JudgedClaim:
     holds = {name: abs(left - right) <= 1e-9 * abs(right) for name, (left, right) in same.items()}
     energies = all(each for name, each in holds.items() if name.startswith("E_"))
     face = all(each for name, each in holds.items() if name.startswith("UniformFace"))
@@ -155,10 +154,10 @@ def equalities_claim(same: dict[str, tuple[float, float]]) -> Claim:
     paper = (
         "the energies are special cases of skewed means: minimum hyperspherical energy, and UniformFace at lambda -1"
     )
-    return Claim(f"{paper} (section 3.4)", here, verdict)
+    return JudgedClaim(f"{paper} (section 3.4)", here, verdict)
 
 
-def rising_claim(distances: Array) -> Claim:
+def rising_claim(distances: Array) -> JudgedClaim:
     knobs = (-inf, *np.linspace(-50, 50, 101).tolist(), inf)
     numbers = torch.from_numpy(distances)
     rises, ends = [], []
@@ -170,32 +169,32 @@ def rising_claim(distances: Array) -> Claim:
     verdict: Verdict = "reproduced" if all(right) else "partly" if any(right) else "not reproduced"
     here = f"both rise over {len(knobs)} knobs, from {distances.min():.3f} to {distances.max():.3f}, the smallest and "
     here += "largest distance" if all(right) else "largest distance, but not everywhere"
-    return Claim(
+    return JudgedClaim(
         "log-exp and power means rise with the knob from the minimum to the maximum (Property 1)", here, verdict
     )
 
 
-def crowding_claim(push: float, found: Found) -> Claim:
+def crowding_claim(push: float, found: Found) -> JudgedClaim:
     verdict: Verdict = "not tested" if np.isnan(push) else "reproduced" if push > 0.5 else "not reproduced"
     reached = ", ".join(f"{mean_angle(of[CROWDING]):.1f} of {BEST_KNOWN[n][0]:.1f} for {n}" for n, of in found.items())
     here = (
         f"{push:.1%} of its push goes to the farther half of the pairs: it pushes the nearest, and spreads the centres "
     )
     here += f"(smallest angle in degrees, of the largest possible: {reached})"
-    return Claim("the regulariser R1 considers the pairs of the farthest centres (conclusion)", here, verdict)
+    return JudgedClaim("the regulariser R1 considers the pairs of the farthest centres (conclusion)", here, verdict)
 
 
-def sizes_claim(angles: dict[str, list[float]], settings: Centres) -> Claim:
+def sizes_claim(angles: dict[str, list[float]], settings: Centres) -> JudgedClaim:
     paper = (
         "the performance is fairly stable from 128 dimensions on, and does not degrade up to 1024 (Figure 2, recall)"
     )
     large = [angle for size, angle in zip(settings.sizes, angles["E_1"], strict=True) if size >= 128]
     if len(large) < 2 or np.isnan(large).any() or is_too_short(settings.size_steps, settings.rate):
-        return Claim(paper, "too few sizes from 128 on, or too few steps", "not tested")
+        return JudgedClaim(paper, "too few sizes from 128 on, or too few steps", "not tested")
     told = ", ".join(f"{angle:.1f} at {size}" for size, angle in zip(settings.sizes, angles["E_1"], strict=True))
     here = f"recall was not measured. Smallest angle of {settings.classes} centres under E_1, in degrees: {told}; "
     here += f"{simplex_angle(settings.classes):.2f} is the most there can be, from {settings.classes - 1} dimensions on"
-    return Claim(paper, here, "not tested")
+    return JudgedClaim(paper, here, "not tested")
 
 
 def known_table(found: Found) -> Table:

@@ -48,26 +48,27 @@ from lookalike_studies.centres.sphere import (
     regularisers,
     settle,
 )
-from lookalike_studies.framework.study import Bench, Findings, Study, value
+from lookalike_studies.framework.context import Context
+from lookalike_studies.framework.study import Study, StudyResult, setting
 
 SWEPT = (NEAREST, "E_1", MEAN, FARTHEST)
 
 
 @dataclass(frozen=True)
 class Centres:
-    counts: tuple[int, ...] = value("how many centres there are on the sphere", budget=True)
-    shown: int = value("how many centres the pictures of the sphere show")
-    knobs: tuple[float, ...] = value("of the power means between nearest and farthest, besides the named ones")
-    sharpness: float = value("gamma of R1")
-    rate: float = value("of Adam, falling to 0")
-    steps: int = value("from start to rest", budget=True)
-    seeds: tuple[int, ...] = value("of the starts", budget=True)
-    crowd: int = value("centres that begin close together")
-    crowd_degrees: float = value("how far from a pole they begin at most")
-    memories: tuple[float, ...] = value("second beta of Adam, for those that begin close together")
-    classes: int = value("centres in the sweep of the embedding size")
-    sizes: tuple[int, ...] = value("embedding sizes of the sweep")
-    size_steps: int = value("of each of them", budget=True)
+    counts: tuple[int, ...] = setting("how many centres there are on the sphere", budget=True)
+    shown: int = setting("how many centres the pictures of the sphere show")
+    knobs: tuple[float, ...] = setting("of the power means between nearest and farthest, besides the named ones")
+    sharpness: float = setting("gamma of R1")
+    rate: float = setting("of Adam, falling to 0")
+    steps: int = setting("from start to rest", budget=True)
+    seeds: tuple[int, ...] = setting("of the starts", budget=True)
+    crowd: int = setting("centres that begin close together")
+    crowd_degrees: float = setting("how far from a pole they begin at most")
+    memories: tuple[float, ...] = setting("second beta of Adam, for those that begin close together")
+    classes: int = setting("centres in the sweep of the embedding size")
+    sizes: tuple[int, ...] = setting("embedding sizes of the sweep")
+    size_steps: int = setting("of each of them", budget=True)
 
     def __post_init__(self) -> None:
         for each in self.counts:
@@ -96,17 +97,17 @@ class Centres:
                 raise ValueError(f"every one of knobs must be finite (the ends are always there), got {knob}")
 
 
-def find(settings: Centres, bench: Bench) -> Findings:
+def run(settings: Centres, context: Context) -> StudyResult:
     from lookalike_studies.centres.plots import draw_crowd, draw_knobs, draw_sizes, draw_spheres
 
     rested: dict[int, dict[str, list[Array]]] = {}
     growth: dict[int, float] = {}
     for count in settings.counts:
-        kept = bench.part(f"sphere {count}", lambda count=count: _on_sphere(settings, count, bench))  # type: ignore[misc]
+        kept = context.cached(f"sphere {count}", lambda count=count: _on_sphere(settings, count, context))  # type: ignore[misc]
         rested[count] = {name: list(kept[name]) for name in regularisers(count, settings.knobs, settings.sharpness)}
         growth[count] = float(kept["growth"])
-    from_crowd = bench.part("crowd", lambda: _from_crowd(settings, bench))
-    by_size = bench.part("sizes", lambda: _by_size(settings, bench))["angles"]
+    from_crowd = context.cached("crowd", lambda: _from_crowd(settings, context))
+    by_size = context.cached("sizes", lambda: _by_size(settings, context))["angles"]
     found = {count: {name: [*map(measure, each)] for name, each in of.items()} for count, of in rested.items()}
     starts = {count: [measure(by_chance(count, 3, seed).numpy()) for seed in settings.seeds] for count in rested}
     crowd_rest = {name: angles[..., -1].mean(1).tolist() for name, angles in from_crowd.items()}  # by memory
@@ -117,7 +118,7 @@ def find(settings: Centres, bench: Bench) -> Findings:
     chance = by_chance(settings.shown, 3, settings.seeds[0]).numpy()
     same, push = equalities(chance), push_on_the_farther_half(chance, settings.sharpness)
     shown = {"at the start": chance, **{name: each[0] for name, each in rested[settings.shown].items()}}
-    return Findings(
+    return StudyResult(
         claims=[
             energies_claim(found, crowd_rest, settings, growth),
             farthest_claim(found, starts, settings),
@@ -159,9 +160,9 @@ def find(settings: Centres, bench: Bench) -> Findings:
     )
 
 
-def _on_sphere(settings: Centres, count: int, bench: Bench) -> dict[str, Array]:
+def _on_sphere(settings: Centres, count: int, context: Context) -> dict[str, Array]:
     chosen = regularisers(count, settings.knobs, settings.sharpness)
-    with bench.display.bar(len(chosen) * len(settings.seeds) * settings.steps, f"{count} centres", " steps") as tick:
+    with context.display.bar(len(chosen) * len(settings.seeds) * settings.steps, f"{count} centres", " steps") as tick:
         runs = {
             name: [
                 settle(by_chance(count, 3, seed), each, settings.steps, settings.rate, tick) for seed in settings.seeds
@@ -172,12 +173,12 @@ def _on_sphere(settings: Centres, count: int, bench: Bench) -> dict[str, Array]:
     return {**{name: np.stack([rest for rest, _ in own]) for name, own in runs.items()}, "growth": np.array(growth)}
 
 
-def _from_crowd(settings: Centres, bench: Bench) -> dict[str, Array]:
+def _from_crowd(settings: Centres, context: Context) -> dict[str, Array]:
     """The least angles (memories, seeds, steps + 1) by regulariser."""
     chosen = regularisers(settings.crowd, settings.knobs, settings.sharpness)
     chosen = {name: chosen[name] for name in (NEAREST, *ENERGIES, CROWDING, MEAN, FARTHEST_PAIRS, FARTHEST)}
     runs = [(memory, seed) for memory in settings.memories for seed in settings.seeds]
-    with bench.display.bar(len(chosen) * len(runs) * settings.steps, "out of a crowd", " steps") as tick:
+    with context.display.bar(len(chosen) * len(runs) * settings.steps, "out of a crowd", " steps") as tick:
 
         def angles(each: dict[str, Any], memory: float, seed: int) -> Array:
             start = crowd(settings.crowd, settings.crowd_degrees, seed)
@@ -187,11 +188,11 @@ def _from_crowd(settings: Centres, bench: Bench) -> dict[str, Array]:
         return {name: np.stack([angles(each, *run) for run in runs]).reshape(shape) for name, each in chosen.items()}
 
 
-def _by_size(settings: Centres, bench: Bench) -> dict[str, Any]:
+def _by_size(settings: Centres, context: Context) -> dict[str, Any]:
     chosen = regularisers(settings.classes, settings.knobs, settings.sharpness)
     angles: dict[str, list[float]] = {name: [] for name in ("at the start", *SWEPT)}
     total = len(SWEPT) * len(settings.sizes) * settings.size_steps
-    with bench.display.bar(total, "embedding sizes", " steps") as tick:
+    with context.display.bar(total, "embedding sizes", " steps") as tick:
         for size in settings.sizes:
             start = by_chance(settings.classes, size, settings.seeds[0])
             angles["at the start"].append(least_angle(start))
@@ -209,5 +210,5 @@ STUDY = Study(
     source="the text on skewed mean functions, sections 3.1 to 3.4, Figures 1 and 2; it contradicts itself on whether "
     "the nearest or the farthest are to be pushed",
     settings=Centres,
-    find=find,
+    run=run,
 )

@@ -1,6 +1,6 @@
 """What the runs of the CIFAR collage show, and what the thesis claims against it.
 
-Verdicts. Gains are in points of MAP@R on the test, seed by seed, and surely above 0 if they count as ``rules`` says;
+Verdicts. Gains are in points of MAP@R on the test, seed by seed, and surely above 0 if they count as ``claims`` says;
 with one seed nothing is tested. On GSP over GAP: "reproduced" if surely above 0 and from 10 points on; "partly" from 2
 on; else "not reproduced", if 10 points can be excluded. On the zero-shot loss over plain GSP: "reproduced" if surely
 above 0, "not reproduced" if 2 points can be excluded.
@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from lookalike.report.seeds import count_in_words, entry, in_words
 from lookalike.report.tables import Column, Line, Table, words
-from lookalike_studies.framework.study import Claim, Verdict
-from lookalike_studies.framework.verdicts import above, paired, verdict
+from lookalike_studies.framework.claims import JudgedClaim, Verdict, compare, is_above, verdict_from_flags
 
 GAP, GSP, ZERO_SHOT, DISTILLED = "GAP", "GSP", "GSP + zero-shot", "GAP, distilled"
 MUCH, SOME = 10.0, 2.0  # points
@@ -40,17 +39,23 @@ def points(runs: Sequence[Run]) -> list[float]:
 
 
 def verdict_on_gsp(gains: Sequence[float]) -> Verdict:
-    gain = paired("GSP", gains, 0.0, claimed=MUCH)
+    gain = compare("GSP", gains, 0.0, effect=MUCH)
     if gain.holds is None:
         return "not tested"
-    return "not reproduced" if not gain.holds or gain.lead < SOME else "reproduced" if gain.lead >= MUCH else "partly"
+    return (
+        "not reproduced"
+        if not gain.holds or gain.difference < SOME
+        else "reproduced"
+        if gain.difference >= MUCH
+        else "partly"
+    )
 
 
 def verdict_on_zero_shot(gains: Sequence[float]) -> Verdict:
-    return verdict([above(gains, 0.0, claimed=SOME)])
+    return verdict_from_flags([is_above(gains, 0.0, effect=SOME)])
 
 
-def claims(figures: Mapping[str, Sequence[float]]) -> list[Claim]:
+def claims(figures: Mapping[str, Sequence[float]]) -> list[JudgedClaim]:
     """``figures``: MAP@R of the test in percent, one for each seed."""
     gsp, zero_shot, both = (
         [one - other for one, other in zip(figures[better], figures[worse], strict=True)]
@@ -58,13 +63,13 @@ def claims(figures: Mapping[str, Sequence[float]]) -> list[Claim]:
     )
     told = {name: f"{name} {in_words(of)}" for name, of in figures.items()}
     return [
-        Claim(
+        JudgedClaim(
             "GSP is about 17 points of MAP@R ahead of GAP on unseen sub-classes (section 5.3.2, conclusions)",
             f"{told[GSP]}, {told[GAP]}: {np.mean(gsp):+.1f} points; {told[DISTILLED]} has no background to leave out; "
             f"{told_seeds(len(gsp))}",
             verdict_on_gsp(gsp),
         ),
-        Claim(
+        JudgedClaim(
             "the zero-shot loss adds more (Figure 5.5)",
             f"{told[ZERO_SHOT]}: {np.mean(zero_shot):+.1f} points over GSP, {np.mean(both):+.1f} over GAP; "
             f"{told_seeds(len(gsp))}",

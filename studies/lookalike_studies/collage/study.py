@@ -27,9 +27,10 @@ from lookalike.report.seeds import check_seeds, in_words
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike_studies.collage.claims import DISTILLED, GAP, GSP, ZERO_SHOT, Run, claims, points, table
 from lookalike_studies.collage.plots import draw_curves, draw_heat_maps
+from lookalike_studies.framework.context import Context
 from lookalike_studies.framework.picture_race import Course, learn, see, start
 from lookalike_studies.framework.pretraining import classify
-from lookalike_studies.framework.study import Bench, Findings, Study, value
+from lookalike_studies.framework.study import Study, StudyResult, setting
 
 BACKBONE = "resnet20"
 PARTS = ("train", "validation", "test")
@@ -37,27 +38,27 @@ PARTS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Collage:
-    split: str = value("sub-classes that train/validate/test, or train/test")
-    split_seed: int = value("decides which sub-classes are in which part")
-    pretraining: str = value("what the backbone classifies before: training (sub-classes), or all")
-    dim: int = value("of the embedding")
-    loss: str = value("between collages")
-    preset: str = value("whose settings the loss has")
-    prototypes: int = value("m of GSP")
-    keep: float = value("mu of GSP")
-    sharpness: float = value("epsilon of GSP")
-    zero_shot: float = value("lambda, the share of the zero-shot loss")
-    rate: float = value("of Adam")
-    decay: float = value("of the rate on a plateau")
-    patience: int = value("epochs without a better validation before that")
-    classes: int = value("in a batch")
-    per_class: int = value("collages of each of them")
-    pictures: str = value("collages of each class that train/validate/test", budget=True)
-    pretraining_steps: int = value("of 64 pictures", budget=True)
-    epoch: int = value("steps", budget=True)
-    epochs: int = value("of every run", budget=True)
-    seeds: tuple[int, ...] = value("of every run", budget=True)
-    shown: int = value("collages of training and of test in the figure", budget=True)
+    split: str = setting("sub-classes that train/validate/test, or train/test")
+    split_seed: int = setting("decides which sub-classes are in which part")
+    pretraining: str = setting("what the backbone classifies before: training (sub-classes), or all")
+    dim: int = setting("of the embedding")
+    loss: str = setting("between collages")
+    preset: str = setting("whose settings the loss has")
+    prototypes: int = setting("m of GSP")
+    keep: float = setting("mu of GSP")
+    sharpness: float = setting("epsilon of GSP")
+    zero_shot: float = setting("lambda, the share of the zero-shot loss")
+    rate: float = setting("of Adam")
+    decay: float = setting("of the rate on a plateau")
+    patience: int = setting("epochs without a better validation before that")
+    classes: int = setting("in a batch")
+    per_class: int = setting("collages of each of them")
+    pictures: str = setting("collages of each class that train/validate/test", budget=True)
+    pretraining_steps: int = setting("of 64 pictures", budget=True)
+    epoch: int = setting("steps", budget=True)
+    epochs: int = setting("of every run", budget=True)
+    seeds: tuple[int, ...] = setting("of every run", budget=True)
+    shown: int = setting("collages of training and of test in the figure", budget=True)
 
     def __post_init__(self) -> None:
         sub_classes(self.split, self.split_seed)
@@ -110,8 +111,8 @@ class Collage:
         )
 
 
-def find(settings: Collage, bench: Bench) -> Findings:
-    folder = folder_of(bench.data)
+def run(settings: Collage, context: Context) -> StudyResult:
+    folder = folder_of(context.data)
     sources = {
         distilled: collage(
             folder,
@@ -125,18 +126,18 @@ def find(settings: Collage, bench: Bench) -> Findings:
         for distilled in (False, True)
     }
     shots = {distilled: {part: _shots(of.split(part)) for part in PARTS} for distilled, of in sources.items()}
-    weights, told = _backbone(settings, folder, bench)
+    weights, told = _backbone(settings, folder, context)
     runs = {
         contestant.name: [
-            _run(contestant, seed, weights, shots[contestant.name == DISTILLED], settings, bench)
+            _run(contestant, seed, weights, shots[contestant.name == DISTILLED], settings, context)
             for seed in settings.seeds
         ]
         for contestant in settings.contestants
     }
     for name, own in runs.items():
-        bench.display.say(f"{name}: MAP@R {in_words(points(own))} on unseen sub-classes")
+        context.display.say(f"{name}: MAP@R {in_words(points(own))} on unseen sub-classes")
     shown = [contestant for contestant in settings.contestants if contestant.name != DISTILLED]
-    return Findings(
+    return StudyResult(
         claims=claims({name: points(own) for name, own in runs.items()}),
         figures={
             "learning": (
@@ -185,25 +186,25 @@ def _shots(pictures: Pictures) -> Shots:
     return Shots(pixels, pictures.labels, cells)
 
 
-def _backbone(settings: Collage, folder: Path, bench: Bench) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def _backbone(settings: Collage, folder: Path, context: Context) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Weights of a backbone that has classified single pictures, and what is to be said about it."""
 
     def compute() -> dict[str, Any]:
         cifar = data.load(f"cifar100:{folder}", check=False)
         train = sub_classes(settings.split, settings.split_seed)["train"]
         names = [name for of in train.values() for name in of] if settings.pretraining == "training" else cifar.classes
-        bench.display.say(f"ResNet-20 learns to classify {len(names)} classes, or is found to have learnt it before")
+        context.display.say(f"ResNet-20 learns to classify {len(names)} classes, or is found to have learnt it before")
         found = classify(
             cifar.split("train").with_classes(names),
             BACKBONE,
             steps=settings.pretraining_steps,
             test=cifar.split("test").with_classes(names),
-            display=bench.display,
+            display=context.display,
         )
         told = {"classes": len(names), "accuracy": found.accuracy, "loss": found.loss}
         return {"told": told, **{f"w {name}": tensor.numpy() for name, tensor in found.weights.items()}}
 
-    kept = bench.part("backbone", compute, whatever=("seeds", "epochs", "epoch", "pictures", "shown"))
+    kept = context.cached("backbone", compute, ignore=("seeds", "epochs", "epoch", "pictures", "shown"))
     told: dict[str, Any] = kept.pop("told")
     return {name.removeprefix("w "): torch.from_numpy(array) for name, array in kept.items()}, told
 
@@ -214,13 +215,13 @@ def _run(
     weights: dict[str, torch.Tensor],
     shots: Mapping[str, Shots],
     settings: Collage,
-    bench: Bench,
+    context: Context,
 ) -> Run:
     train, validation, test = (shots[part] for part in PARTS)
 
     def compute() -> dict[str, Any]:
         course, held_out = settings.course(contestant, seed), (validation.pixels, validation.labels)
-        with bench.display.bar(settings.epoch * settings.epochs, f"{contestant.name}, seed {seed}", " steps") as tick:
+        with context.display.bar(settings.epoch * settings.epochs, f"{contestant.name}, seed {seed}", " steps") as tick:
             learnt = learn(course, weights, train.pixels, train.labels, held_out, tick)
         known = shown_of(train, len(test.labels))
         seen = {"training": see(learnt.embedder, train.pixels[known]), "test": see(learnt.embedder, test.pixels)}
@@ -245,7 +246,7 @@ def _run(
             "weights": np.concatenate([shown, seen["test"].weights[shown_of(test, settings.shown)]]),
         }
 
-    kept = bench.part(f"{contestant.name} {seed}", compute, whatever=("seeds",))
+    kept = context.cached(f"{contestant.name} {seed}", compute, ignore=("seeds",))
     return Run(**{**kept, "curve": [(int(step), float(figure)) for step, figure in kept["curve"]]})
 
 
@@ -279,7 +280,7 @@ STUDY = Study(
     "pooling of that one picture alone.",
     source="section 5.3.2 and Figure 5.5 of Gürbüz's thesis; Figure 3 (b) of the GSP paper",
     settings=Collage,
-    find=find,
+    run=run,
     data="CIFAR-100 (torchvision's files or class folders)",
     needs_data=True,
 )

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from lookalike.tuning.space import short_names
 from lookalike_studies.effects.axis import Axis, Point
-from lookalike_studies.framework.verdicts import Part, quantile
-from lookalike_studies.framework.verdicts import verdict as verdict
+from lookalike_studies.framework.claims import Evidence, t_quantile
 
 LEAST = 0.1  # points
 LEAST_LEARNT = 0.5
@@ -84,7 +83,7 @@ class Measured:
         if self.learnt < LEAST_LEARNT or self.freedom < 1:
             return float("nan")
         error = self.rest * float(np.sqrt(2 / (self.figures.shape[1] * max(1, count))))
-        return max(LEAST, quantile(self.freedom) * error)
+        return max(LEAST, t_quantile(self.freedom) * error)
 
     def of(self, series: str, **values: Callable[[Any], bool]) -> Array:
         """Means of the points of a series whose values, by their short names, pass all tests."""
@@ -117,15 +116,15 @@ def most_of(values: Sequence[float] | Array) -> float:
     return float(np.max(values)) if len(values) else float("nan")
 
 
-def more(name: str, lead: float, margin: float, matters: float = MATTERS) -> Part:
+def more(name: str, lead: float, margin: float, matters: float = MATTERS) -> Evidence:
     """The part which says that one is larger than another by ``lead``."""
-    return Part(name, lead, margin, claimed=matters)
+    return Evidence(name, lead, margin, effect=matters)
 
 
-def alike(name: str, values: Array, margin: float, matters: float) -> Part:
+def alike(name: str, values: Array, margin: float, matters: float) -> Evidence:
     """The part which says that all lie within the margin of their mean."""
     apart = float(np.abs(values - values.mean()).max()) if len(values) > 1 else float("nan")
-    return Part(name, apart, margin, matters)
+    return Evidence(name, apart, margin, matters)
 
 
 def by_value(m: Measured, series: str, name: str) -> dict[Any, float]:

@@ -32,10 +32,12 @@ from lookalike_studies.effects import iterated as iterated
 from lookalike_studies.effects import plots as plots
 from lookalike_studies.effects.axis import Axis, Rows, axes, load_axis
 from lookalike_studies.effects.claims import RULES, more_steps
-from lookalike_studies.effects.measured import Measured, verdict
+from lookalike_studies.effects.measured import Measured
 from lookalike_studies.effects.runs import DRAWN, check_overrides, check_weights, differences, rows_for, single_letters
-from lookalike_studies.framework.outcome import behind_in_words
-from lookalike_studies.framework.study import Bench, Claim, Findings, Study, value
+from lookalike_studies.framework.claims import JudgedClaim, verdict_from_flags
+from lookalike_studies.framework.context import Context
+from lookalike_studies.framework.outputs import differences_in_words
+from lookalike_studies.framework.study import Study, StudyResult, setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,21 +50,21 @@ REPEATS = {"all": 30, "some": 10, "ends": 1}
 
 @dataclass(frozen=True)
 class Effects:
-    axis: tuple[str, ...] = value("one or several of the axes, or all")
-    protocol: str = value(
+    axis: tuple[str, ...] = setting("one or several of the axes, or all")
+    protocol: str = setting(
         "axis: the paper's, as the axis's file names it; or another of lookalike benchmark", budget=True
     )
-    points: str = value("all values of the axis, some, or the ends", budget=True)
-    seeds: int | None = value("models of each point; null: as many as the protocol says", budget=True)
-    first_seed: int = value("is added to the seed of every model", budget=True)
-    steps: int | None = value("of each model at most; null: as the protocol says", budget=True)
-    evaluate_every: int | None = value("steps; null: as the protocol says", budget=True)
-    drawn: str = value("the drawn pictures that take the place of --data", budget=True)
-    letters: str = value(
+    points: str = setting("all values of the axis, some, or the ends", budget=True)
+    seeds: int | None = setting("models of each point; null: as many as the protocol says", budget=True)
+    first_seed: int = setting("is added to the seed of every model", budget=True)
+    steps: int | None = setting("of each model at most; null: as the protocol says", budget=True)
+    evaluate_every: int | None = setting("steps; null: as the protocol says", budget=True)
+    drawn: str = setting("the drawn pictures that take the place of --data", budget=True)
+    letters: str = setting(
         "a run of lookalike train on single letters to start from, for drawn pictures; empty: train it"
     )
-    letter_steps: int = value("of that run", budget=True)
-    set: str = value("other settings of lookalike train, as 'size=128; lr=0.001'")
+    letter_steps: int = setting("of that run", budget=True)
+    set: str = setting("other settings of lookalike train, as 'size=128; lr=0.001'")
 
     def __post_init__(self) -> None:
         if not self.axis:
@@ -90,16 +92,16 @@ class Effects:
         return tuple(axes()) if self.axis == ("all",) else self.axis
 
 
-def find(settings: Effects, bench: Bench) -> Findings:
-    found = Findings(numbers={"axes": {}})
-    source = bench.data or settings.drawn
+def run(settings: Effects, context: Context) -> StudyResult:
+    found = StudyResult(numbers={"axes": {}})
+    source = context.data or settings.drawn
     is_drawn = source.startswith(DRAWN)
     pictures = load_sources([source], check=not is_drawn, progress=True)
-    made = STUDY.described()["of_drawn"]
+    made = STUDY.read_yaml()["of_drawn"]
     weights, letters = settings.letters if is_drawn else "", None
     if is_drawn and not weights:
         letters = single_letters(source, made["set"], settings.letter_steps)
-        weights = str(letters[0].folder(bench.out / "benchmark") / "run")
+        weights = str(letters[0].folder(context.out / "benchmark") / "run")
     if is_drawn:
         found.notes.append(
             f"The pictures are drawn ({source}), not the papers'; the network began with single letters."
@@ -112,42 +114,42 @@ def find(settings: Effects, bench: Bench) -> Findings:
         if not is_drawn:
             for name, axis in along.items():
                 check_weights(rows[name].planned(axis).cells[0].settings)
-        for line in behind_in_words(found):
-            bench.display.say(line)
+        for line in differences_in_words(found):
+            context.display.say(line)
         if letters is not None:
-            _learn(*letters, bench)
+            _learn(*letters, context)
         for name, axis in along.items():
-            _along(axis, settings, bench, pictures, rows[name], found)
+            _along(axis, settings, context, pictures, rows[name], found)
     if not found.numbers["axes"]:
         raise RunFailed(f"every model failed: {found.notes[-1]}")
     return found
 
 
-def _learn(cell: Cell, pictures: Pictures, bench: Bench) -> None:
+def _learn(cell: Cell, pictures: Pictures, context: Context) -> None:
     """The single letters, if they were not learnt before; a cell of the benchmark like any other."""
-    bench.display.say(f"letters: {cell.settings.steps} steps on {cell.data}, once")
-    out, say = bench.out / "benchmark", bench.display.say
+    context.display.say(f"letters: {cell.settings.steps} steps on {cell.data}, once")
+    out, say = context.out / "benchmark", context.display.say
     end = work([cell], out, lambda _: pictures, keep_vectors=False, retry_failed=True, say=say)
     if end.failed:
         raise RunFailed(f"the letters could not be learnt: {end.failed[0][1]}")
 
 
 def _along(
-    axis: Axis, settings: Effects, bench: Bench, pictures: dict[str, Pictures], rows: Rows, found: Findings
+    axis: Axis, settings: Effects, context: Context, pictures: dict[str, Pictures], rows: Rows, found: StudyResult
 ) -> None:
     """One axis: its models, its figure, its claims."""
     which: Any = settings.points
     points, plan = axis.points(which), rows.planned(axis)
     cells = [cell for own in rows.cells.values() for cell in own]
-    bench.display.say(f"{axis.title}: {len(points)} points, {len(cells)} models{_how_long(cells, plan, settings)}")
+    context.display.say(f"{axis.title}: {len(points)} points, {len(cells)} models{_how_long(cells, plan, settings)}")
     for what, reason in rows.impossible:
         found.notes.append(f"{axis.name}: left out: {what}: {reason}")
 
     def say(text: str) -> None:
-        bench.display.say(text)
-        bench.display.stop.check()
+        context.display.say(text)
+        context.display.stop.check()
 
-    out = bench.out / "benchmark"
+    out = context.out / "benchmark"
     end = work(cells, out, plan.pictures_of, keep_vectors=False, say=say)
     for cell, reason in end.failed:
         found.notes.append(f"{axis.name}: failed: {cell.title}, {cell.run_label}: {reason}")
@@ -165,7 +167,7 @@ def _along(
             f"{'; '.join(str(points[i]) for i in sorted(stuck))}. Their figures are those of the start."
         )
     claims = RULES[axis.name](measured)
-    drawn, more, numbers = _drawn(measured, settings, bench, rows, results)
+    drawn, more, numbers = _drawn(measured, settings, context, rows, results)
     kept = plan.protocol
     caption = f"{axis.title}: {axis.metric} by {data_set}, protocol {kept.name}; {plots.error_bars(measured)}."
     found.figures[axis.name] = (drawn, f"{caption} Source: {axis.source}.")
@@ -209,8 +211,8 @@ def _figures(axis: Axis, results: dict[int, list[Any]], points: int) -> Any:
 
 
 def _drawn(
-    m: Measured, settings: Effects, bench: Bench, rows: Rows, results: dict[int, list[Any]]
-) -> tuple["Figure", list[Claim], dict[str, Any]]:
+    m: Measured, settings: Effects, context: Context, rows: Rows, results: dict[int, list[Any]]
+) -> tuple["Figure", list[JudgedClaim], dict[str, Any]]:
     """The figure of the axis; where an axis measures more than one figure per model, claims and numbers of that."""
     if m.axis.draw == "heat":
         return plots.heat(m), [], {}
@@ -220,33 +222,33 @@ def _drawn(
     if m.axis.draw == "effects":
         return plots.effects(m), [], {}
     if m.axis.draw == "iterations":
-        costs = _costs(settings, bench)
+        costs = _costs(settings, context)
         claims = _cost_claims(costs)
         return plots.iteration_costs(m, costs), claims, {"costs": [cost._asdict() for cost in costs]}
     if m.axis.draw == "alternating":
         done = {i: [one for one in own if one is not None] for i, own in results.items()}
         best = {m.points[i].series: [float(one.best_step or 0) for one in own] for i, own in done.items()}
         last = {m.points[i].series: [float(one.steps) for one in own] for i, own in done.items()}
-        steps = {m.points[i].series: _problem_steps(own, bench.out) for i, own in rows.cells.items()}
+        steps = {m.points[i].series: _problem_steps(own, context.out) for i, own in rows.cells.items()}
         return plots.problem_steps(m, steps), more_steps(best, last), {"best_step": best, "problem_steps": steps}
     return plots.lines(m), [], {}
 
 
-def _costs(settings: Effects, bench: Bench) -> list[iterated.Cost]:
+def _costs(settings: Effects, context: Context) -> list[iterated.Cost]:
     repeats = REPEATS[settings.points]
     rounds = ROUNDS if settings.points != "ends" else (1, 25)
 
     def compute() -> dict[str, Any]:
         total = (1 + 2 * len(rounds)) * (repeats + iterated.WARM_UP)
-        with bench.display.bar(total, "time and memory", " steps") as tick:
+        with context.display.bar(total, "time and memory", " steps") as tick:
             found = iterated.costs(STEP_SIZE, rounds, repeats, tick)
         return {"ways": [cost.way for cost in found], "figures": np.array([cost[1:] for cost in found])}
 
-    part = bench.part(f"costs of {rounds} rounds, {repeats} repeats", compute)
+    part = context.cached(f"costs of {rounds} rounds, {repeats} repeats", compute)
     return [iterated.Cost(way, int(k), ms, mb) for way, (k, ms, mb) in zip(part["ways"], part["figures"], strict=True)]
 
 
-def _cost_claims(costs: list[iterated.Cost]) -> list[Claim]:
+def _cost_claims(costs: list[iterated.Cost]) -> list[JudgedClaim]:
     """Rule: k has a marginal effect if a step at the most rounds takes less than 1.5 times that at the fewest, and a
     substantial one from twice on."""
     growth, here = {}, []
@@ -259,9 +261,9 @@ def _cost_claims(costs: list[iterated.Cost]) -> list[Claim]:
         here.append(f"{way}, {rounds}: {first.milliseconds:.1f} to {last.milliseconds:.1f} ms, {memory}")
     exact = next(cost for cost in costs if cost.way == iterated.EXACT)
     here.append(f"{iterated.EXACT}, which has no k: {exact.milliseconds:.1f} ms, {exact.megabytes:.1f} MB")
-    said = verdict([growth[iterated.CLOSED_FORM] < 1.5, growth[iterated.AUTOGRAD] >= 2])
+    said = verdict_from_flags([growth[iterated.CLOSED_FORM] < 1.5, growth[iterated.AUTOGRAD] >= 2])
     paper = "with closed-form gradients k has a marginal effect on the computation, with autograd a substantial one"
-    return [Claim(f"{paper} (Figure 5.9, on a GPU)", "; ".join(here), said)]
+    return [JudgedClaim(f"{paper} (Figure 5.9, on a GPU)", "; ".join(here), said)]
 
 
 def _problem_steps(cells: list[Cell], out: Path) -> list[int]:
@@ -313,7 +315,7 @@ STUDY = Study(
     "the same seeds.",
     source="Gürbüz's thesis, sections 3.3.2.3, 5.3.4.3 to 5.3.4.5 and 5.3.5; --set axis=NAME says which",
     settings=Effects,
-    find=find,
+    run=run,
     data="whatever lookalike benchmark takes; else letters are drawn",
     choices=f"--set axis=NAME: {', '.join(axes())}",
 )

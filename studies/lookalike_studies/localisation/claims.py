@@ -1,6 +1,6 @@
 """Which pooling selects better than which, and what was known or claimed of it.
 
-Verdicts. "Better", "above": the mean over seeds is larger, seed by seed, by what ``rules`` says and by more than 0.01;
+Verdicts. "Better", "above": the mean over seeds is larger, seed by seed, by what ``claims`` says and by more than 0.01;
 it is not if 0.05 can be excluded; else, and with one seed, nothing is tested. "Near": within 0.08, where the seeds
 agree better than that. Of a claim with several parts: all hold, reproduced; none, not reproduced; else partly, but not
 for being near alone.
@@ -13,8 +13,7 @@ import numpy as np
 from lookalike.demo.race import Outcome
 from lookalike.report.seeds import entry, in_words
 from lookalike.report.tables import Column, Entry, Line, Table, words
-from lookalike_studies.framework.study import Claim
-from lookalike_studies.framework.verdicts import Part, chance_margin, judged, paired
+from lookalike_studies.framework.claims import Evidence, JudgedClaim, compare, judge, noise_margin
 from lookalike_studies.localisation.masks import Located
 
 CELL = "cell"  # the mask that the claims speak of
@@ -24,18 +23,18 @@ CLAIMED = 0.05  # a third of what the first try saw of GSP above chance: who say
 NEAR = 0.08  # a share this close counts as the same
 
 
-def larger(name: str, one: Sequence[float], other: Sequence[float] | float) -> Part:
+def larger(name: str, one: Sequence[float], other: Sequence[float] | float) -> Evidence:
     """The part which says that ``one`` is larger, seed by seed."""
-    return paired(name, one, other, LEAST, claimed=CLAIMED)
+    return compare(name, one, other, LEAST, effect=CLAIMED)
 
 
-def near(name: str, values: Sequence[float], known: float) -> Part:
+def near(name: str, values: Sequence[float], known: float) -> Evidence:
     """The part which says that the mean is as known; the seeds must agree better than that."""
-    coarse = not chance_margin(values) < NEAR
-    return Part(name, float("nan") if coarse else abs(float(np.mean(values)) - known), NEAR, np.inf)
+    coarse = not noise_margin(values) < NEAR
+    return Evidence(name, float("nan") if coarse else abs(float(np.mean(values)) - known), NEAR, np.inf)
 
 
-def claims(places: dict[str, list[Located]], chance: dict[str, float], is_drawn: bool) -> list[Claim]:
+def claims(places: dict[str, list[Located]], chance: dict[str, float], is_drawn: bool) -> list[JudgedClaim]:
     share, pointing = (
         {name: [getattr(each, what)[CELL] for each in own] for name, own in places.items()}
         for what in ("share", "pointing")
@@ -47,7 +46,7 @@ def claims(places: dict[str, list[Located]], chance: dict[str, float], is_drawn:
         )
 
     found = [
-        judged(
+        judge(
             "beyond the papers: GSP's weights point at the object without ever seeing a box",
             f"{told('GSP')}; by chance {chance[CELL]:.3f}",
             [larger("share", share["GSP"], chance[CELL]), larger("pointing", pointing["GSP"], chance[CELL])],
@@ -61,7 +60,7 @@ def claims(places: dict[str, list[Located]], chance: dict[str, float], is_drawn:
         ("GSP, learnt share", "attention", "not in the papers"),
     ):
         parts = [larger("share", share[one], share[other]), larger("pointing", pointing[one], pointing[other])]
-        found.append(judged(f"{one} selects better than {other}: {why}", told(one, other), parts))
+        found.append(judge(f"{one} selects better than {other}: {why}", told(one, other), parts))
     if is_drawn:
         parts = [
             larger("GSP above chance", share["GSP"], chance[CELL]),
@@ -69,7 +68,7 @@ def claims(places: dict[str, list[Located]], chance: dict[str, float], is_drawn:
             *(near(f"{name} {known:g}", share[name], known) for name, known in FIRST_TRY.items()),
         ]
         paper = "a first try: of the weight lies in the true cell 0.25 by chance, 0.39 with GSP, 0.63 with attention"
-        found.append(judged(paper, told(*FIRST_TRY), parts))
+        found.append(judge(paper, told(*FIRST_TRY), parts))
     return found
 
 

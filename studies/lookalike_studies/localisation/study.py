@@ -22,7 +22,8 @@ from lookalike.data.glyphs import GlyphReader, glyphs
 from lookalike.data.pictures import Pictures
 from lookalike.demo.race import LEARNT_SHARE, Budget, Contestant, Outcome, Shots, draw, learn_letters, race
 from lookalike.report.seeds import check_seeds, count_in_words
-from lookalike_studies.framework.study import Bench, Findings, Study, value
+from lookalike_studies.framework.context import Context
+from lookalike_studies.framework.study import Study, StudyResult, setting
 from lookalike_studies.localisation.claims import CELL, claims, table
 from lookalike_studies.localisation.masks import Masks, box_of, cell_masks, letter_mask, located, spread
 from lookalike_studies.localisation.plots import Heat, bars, heat_maps
@@ -34,17 +35,17 @@ EACH = ("seeds", "rates", "shown")  # settings that no network depends on: each 
 
 @dataclass(frozen=True)
 class Localisation:
-    steps: int = value("of every pooling, rate and seed", budget=True)
-    alone_steps: int = value("of every seed's network before, on single letters or single pictures", budget=True)
-    rates: tuple[float, ...] = value("learning rates to choose from by held-out classes", budget=True)
-    seeds: tuple[int, ...] = value("of network and batches both, the same for every pooling", budget=True)
-    train_classes: int = value("drawn letters to train on, a quarter of them held out", budget=True)
-    test_classes: int = value("drawn letters to measure on", budget=True)
-    pictures: int = value("drawn of each class", budget=True)
-    keep: float = value("mu of GSP")
-    sharpness: float = value("epsilon of GSP")
-    prototypes: int = value("m of GSP")
-    shown: int = value("pictures in the figure of heat maps", budget=True)
+    steps: int = setting("of every pooling, rate and seed", budget=True)
+    alone_steps: int = setting("of every seed's network before, on single letters or single pictures", budget=True)
+    rates: tuple[float, ...] = setting("learning rates to choose from by held-out classes", budget=True)
+    seeds: tuple[int, ...] = setting("of network and batches both, the same for every pooling", budget=True)
+    train_classes: int = setting("drawn letters to train on, a quarter of them held out", budget=True)
+    test_classes: int = setting("drawn letters to measure on", budget=True)
+    pictures: int = setting("drawn of each class", budget=True)
+    keep: float = setting("mu of GSP")
+    sharpness: float = setting("epsilon of GSP")
+    prototypes: int = setting("m of GSP")
+    shown: int = setting("pictures in the figure of heat maps", budget=True)
 
     def __post_init__(self) -> None:
         for name in ("steps", "alone_steps", "train_classes", "test_classes", "pictures", "prototypes", "shown"):
@@ -96,26 +97,26 @@ class Drawing(NamedTuple):
         return isinstance(self.test.reader, GlyphReader)
 
 
-def find(settings: Localisation, bench: Bench) -> Findings:
-    drawing = _drawing(settings, bench.data)
+def run(settings: Localisation, context: Context) -> StudyResult:
+    drawing = _drawing(settings, context.data)
     budget, contestants = settings.budget, settings.contestants
-    shots = {name: _shots(pictures, bench, name) for name, pictures in drawing._asdict().items()}
-    networks = {seed: _network(seed, shots["alone"], budget, bench) for seed in budget.seeds}
+    shots = {name: _shots(pictures, context, name) for name, pictures in drawing._asdict().items()}
+    networks = {seed: _network(seed, shots["alone"], budget, context) for seed in budget.seeds}
     masks = _masks(drawing, shots["test"])
     outcomes: dict[str, list[Outcome]] = {}
     rates: dict[str, float] = {}
     for contestant in contestants:
-        rates[contestant.name], outcomes[contestant.name] = _raced(contestant, networks, shots, budget, bench)
+        rates[contestant.name], outcomes[contestant.name] = _raced(contestant, networks, shots, budget, context)
     places = {name: [located(each.weights, masks) for each in own] for name, own in outcomes.items()}
     for name, own in places.items():
         told = f"{np.mean([each.share[CELL] for each in own]):.3f} of the weight in the true cell"
-        bench.display.say(f"{name}: {told}, points there in {np.mean([each.pointing[CELL] for each in own]):.1%}")
+        context.display.say(f"{name}: {told}, points there in {np.mean([each.pointing[CELL] for each in own]):.1%}")
     chance = {name: float(mask.mean()) for name, mask in masks.items()}
     pooling = {contestant.name: contestant for contestant in contestants}
     heats = [Heat(pooling[name], own[0].weights) for name, own in outcomes.items()]
     chosen = np.linspace(0, len(shots["test"].labels) - 1, settings.shown).astype(np.int64)
     notes = [f"Rates, chosen by held-out classes: {', '.join(f'{name} {rate:g}' for name, rate in rates.items())}."]
-    if bench.data is not None:
+    if context.data is not None:
         notes.append(
             "train_classes, test_classes and pictures are for what is drawn without --data, and had no say here."
         )
@@ -124,7 +125,7 @@ def find(settings: Localisation, bench: Bench) -> Findings:
             "Collage: 12 of the 16 super-classes train and 4 are held out to choose the rate; the test shows unseen "
             "sub-classes of all of them."
         )
-    return Findings(
+    return StudyResult(
         claims=claims(places, chance, drawing.is_drawn),
         figures={
             "localisation": (
@@ -176,9 +177,9 @@ def _drawing(settings: Localisation, source: str | None) -> Drawing:
     return Drawing(alone, both.split("train"), both.split("test"))
 
 
-def _shots(pictures: Pictures, bench: Bench, name: str) -> Shots:
+def _shots(pictures: Pictures, context: Context, name: str) -> Shots:
     pieces = []
-    with bench.display.bar(len(pictures), f"drawing: {name}") as tick:
+    with context.display.bar(len(pictures), f"drawing: {name}") as tick:
         for first in range(0, len(pictures), 100):
             pieces.append(draw(pictures, first, min(first + 100, len(pictures))))
             tick(len(pieces[-1][1]))
@@ -186,32 +187,32 @@ def _shots(pictures: Pictures, bench: Bench, name: str) -> Shots:
     return Shots(pixels, np.unique(pictures.labels, return_inverse=True)[1].astype(np.int64), cells)
 
 
-def _network(seed: int, alone: Shots, budget: Budget, bench: Bench) -> Network:
+def _network(seed: int, alone: Shots, budget: Budget, context: Context) -> Network:
     """The one from which all poolings start with this seed."""
 
     def compute() -> dict[str, Any]:
-        with bench.display.bar(budget.letter_steps, f"alone, seed {seed}", " steps") as tick:
+        with context.display.bar(budget.letter_steps, f"alone, seed {seed}", " steps") as tick:
             learnt = learn_letters(alone, seed, budget, tick)
         return {name: tensor.numpy() for name, tensor in learnt.items()}
 
     return {
-        name: torch.from_numpy(array) for name, array in bench.part(f"network {seed}", compute, whatever=EACH).items()
+        name: torch.from_numpy(array) for name, array in context.cached(f"network {seed}", compute, ignore=EACH).items()
     }
 
 
 def _raced(
-    contestant: Contestant, networks: dict[int, Network], shots: dict[str, Shots], budget: Budget, bench: Bench
+    contestant: Contestant, networks: dict[int, Network], shots: dict[str, Shots], budget: Budget, context: Context
 ) -> tuple[float, list[Outcome]]:
     """The rate that is best on held-out classes with the first seed, and the outcomes of all seeds with it."""
 
     def run(rate: float, seed: int) -> Outcome:
         def compute() -> dict[str, Any]:
-            with bench.display.bar(budget.steps, f"{contestant.name}, rate {rate:g}, seed {seed}", " steps") as tick:
+            with context.display.bar(budget.steps, f"{contestant.name}, rate {rate:g}, seed {seed}", " steps") as tick:
                 return race(
                     contestant, rate, seed, networks[seed], shots["train"], shots["test"], budget, tick
                 )._asdict()
 
-        return Outcome(**bench.part(f"{contestant.name} {rate:g} {seed}", compute, whatever=EACH))
+        return Outcome(**context.cached(f"{contestant.name} {rate:g} {seed}", compute, ignore=EACH))
 
     first = {rate: run(rate, budget.seeds[0]) for rate in budget.rates}
     best = max(first, key=lambda rate: first[rate].curve[-1][1])
@@ -241,6 +242,6 @@ STUDY = Study(
     "and other batches. On unseen classes, where does their weight lie?",
     source="beyond the papers; what they say of the poolings is in section 5.3.5 of Gürbüz's thesis",
     settings=Localisation,
-    find=find,
+    run=run,
     data="collage:FOLDER of CIFAR-100, or glyphs; else letters are drawn",
 )

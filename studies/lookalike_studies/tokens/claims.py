@@ -1,6 +1,6 @@
 """What the study ``tokens`` measures, and what it says about the authors' claims.
 
-Verdicts, over seeds as ``rules`` says; with one nothing is tested. On the gain, in points of MAP@R on fresh samples:
+Verdicts, over seeds as ``claims`` says; with one nothing is tested. On the gain, in points of MAP@R on fresh samples:
 "reproduced" from 50 on, "partly" from 5 on, if it is surely above 0; else "not reproduced", if it is surely less than
 5. On the hulls, by the mean common area of two classes as a share of the smaller hull, which must be surely less with
 generalized sum pooling than with average pooling, by at least 1 %: "reproduced" if average pooling has at least 5 % and
@@ -16,9 +16,8 @@ from lookalike.report.seeds import entry
 from lookalike.report.seeds import in_words as told_over_seeds
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.retrieval.metrics import retrieval_metrics
+from lookalike_studies.framework.claims import JudgedClaim, Verdict, is_above
 from lookalike_studies.framework.hulls import class_hulls, overlap
-from lookalike_studies.framework.study import Claim, Verdict
-from lookalike_studies.framework.verdicts import above
 from lookalike_studies.tokens.race import Bags, Run, Samples, Trained, pool
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def measure(run: Run, trained: Trained, bags: Bags, per_class: int) -> dict[str,
 
 def verdict_on_gain(gains: Sequence[float]) -> Verdict:
     """``gains`` of GSP over GAP in points, one for each seed."""
-    is_sure = above(gains, 0.0, claimed=SOME_GAIN)
+    is_sure = is_above(gains, 0.0, effect=SOME_GAIN)
     if is_sure is None:
         return "not tested"
     mean = float(np.mean(gains))
@@ -97,7 +96,7 @@ def verdict_on_gain(gains: Sequence[float]) -> Verdict:
 
 def verdict_on_hulls(gap: Sequence[float], gsp: Sequence[float]) -> Verdict:
     """Shares of the smaller hull that two classes have in common, one for each seed."""
-    is_sure = above(gap, gsp, SEPARATED, claimed=OVERLAPPING)
+    is_sure = is_above(gap, gsp, SEPARATED, effect=OVERLAPPING)
     if is_sure is None:
         return "not tested"
     with_gap, with_gsp = float(np.mean(gap)), float(np.mean(gsp))
@@ -106,7 +105,7 @@ def verdict_on_hulls(gap: Sequence[float], gsp: Sequence[float]) -> Verdict:
     return "partly" if is_sure and with_gsp < with_gap / 2 else "not reproduced"
 
 
-def claims(settings: "Tokens", chosen: Mapping[float, Run], results: Results) -> list[Claim]:
+def claims(settings: "Tokens", chosen: Mapping[float, Run], results: Results) -> list[JudgedClaim]:
     """The authors' two, each in two readings: the margin chosen for each pooling, and the published one for both."""
     found = []
     readings = {"chosen by validation": results.best, "published": dict.fromkeys((GAP, GSP), settings.published_margin)}
@@ -116,7 +115,9 @@ def claims(settings: "Tokens", chosen: Mapping[float, Run], results: Results) ->
         ends = f"{in_words(chosen[margins[GSP]])}; {len(gains)} seed{'s' if len(gains) > 1 else ''}"
         here = f"margin {reading}: {_percent(figures[GAP])} with GAP (margin {margins[GAP]:g}), "
         here += f"{_percent(figures[GSP])} with GSP (margin {margins[GSP]:g}): {np.mean(gains):+.1f} points; {ends}"
-        found.append(Claim("GSP is about 70 points of MAP@R ahead of GAP (Figure 5.4)", here, verdict_on_gain(gains)))
+        found.append(
+            JudgedClaim("GSP is about 70 points of MAP@R ahead of GAP (Figure 5.4)", here, verdict_on_gain(gains))
+        )
     for reading, margins in readings.items():
         gap, gsp = (results.figures(name, margins[name], "overlap") for name in (GAP, GSP))
         pairs = [100 * float(np.mean(results.figures(name, margins[name], "overlapping pairs"))) for name in (GAP, GSP)]
@@ -125,7 +126,7 @@ def claims(settings: "Tokens", chosen: Mapping[float, Run], results: Results) ->
         )
         here += f"with GSP; of the pairs, {pairs[0]:.0f} % and {pairs[1]:.0f} % overlap at all"
         paper = "class hulls overlap with GAP and are well separated with GSP (Figure 5.4)"
-        found.append(Claim(paper, here, verdict_on_hulls(gap, gsp)))
+        found.append(JudgedClaim(paper, here, verdict_on_hulls(gap, gsp)))
     return found
 
 

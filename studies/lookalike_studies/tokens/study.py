@@ -19,7 +19,8 @@ from typing import Any
 
 from lookalike._util.checks import check_count, check_range
 from lookalike.report.seeds import check_seeds
-from lookalike_studies.framework.study import Bench, Findings, Study, value
+from lookalike_studies.framework.context import Context
+from lookalike_studies.framework.study import Study, StudyResult, setting
 from lookalike_studies.tokens.claims import (
     GAP,
     GSP,
@@ -45,27 +46,27 @@ CAPTIONS = {
 
 @dataclass(frozen=True)
 class Tokens:
-    classes: int = value("classes")
-    tokens: int = value("tokens of a class")
-    background: int = value("tokens that all classes have in common")
-    size: int = value("tokens in a sample")
-    share: float = value("of class tokens in a sample: the mean")
-    spread: float = value("and the deviation")
-    bound: float = value("coordinates of a token lie in -bound..bound")
-    rate: float = value("learning rate of Adam, of tokens and prototypes")
-    per_class: int = value("samples of each class in a batch")
-    patience: int = value("epochs without a better validation figure that end a run")
-    epoch: int = value("steps", budget=True)
-    margins: tuple[float, ...] = value("how far apart C2 wants classes, to choose from")
-    published_margin: float = value("the one of them that the papers publish for their benchmarks")
-    prototypes: tuple[int, ...] = value("m, to choose from")
-    keep: tuple[float, ...] = value("mu, to choose from")
-    sharpness: tuple[float, ...] = value("epsilon, to choose from")
-    validation: int = value("samples of each class to choose by", budget=True)
-    test: int = value("samples of each class to measure by", budget=True)
-    search_epochs: int = value("of every combination", budget=True)
-    epochs: int = value("at most, of the runs that count", budget=True)
-    seeds: tuple[int, ...] = value("of the runs that count", budget=True)
+    classes: int = setting("classes")
+    tokens: int = setting("tokens of a class")
+    background: int = setting("tokens that all classes have in common")
+    size: int = setting("tokens in a sample")
+    share: float = setting("of class tokens in a sample: the mean")
+    spread: float = setting("and the deviation")
+    bound: float = setting("coordinates of a token lie in -bound..bound")
+    rate: float = setting("learning rate of Adam, of tokens and prototypes")
+    per_class: int = setting("samples of each class in a batch")
+    patience: int = setting("epochs without a better validation figure that end a run")
+    epoch: int = setting("steps", budget=True)
+    margins: tuple[float, ...] = setting("how far apart C2 wants classes, to choose from")
+    published_margin: float = setting("the one of them that the papers publish for their benchmarks")
+    prototypes: tuple[int, ...] = setting("m, to choose from")
+    keep: tuple[float, ...] = setting("mu, to choose from")
+    sharpness: tuple[float, ...] = setting("epsilon, to choose from")
+    validation: int = setting("samples of each class to choose by", budget=True)
+    test: int = setting("samples of each class to measure by", budget=True)
+    search_epochs: int = setting("of every combination", budget=True)
+    epochs: int = setting("at most, of the runs that count", budget=True)
+    seeds: tuple[int, ...] = setting("of the runs that count", budget=True)
 
     def __post_init__(self) -> None:
         check_count("classes", self.classes, least=2)
@@ -104,21 +105,23 @@ class Tokens:
         return Training(*rates, self.per_class, self.epoch, epochs, self.patience, self.bound, self.validation)
 
 
-def find(settings: Tokens, bench: Bench) -> Findings:
+def run(settings: Tokens, context: Context) -> StudyResult:
     choices = product(settings.margins, settings.prototypes, settings.keep, settings.sharpness)
     grid = [Run(margin, SEARCH_SEED, keep, sharpness, m) for margin, m, keep, sharpness in choices]
-    tried = [each.best for each in _train("choosing", grid, settings, settings.search_epochs, bench)]
+    tried = [each.best for each in _train("choosing", grid, settings, settings.search_epochs, context)]
     chosen = {
         margin: max((pair for pair in zip(tried, grid, strict=True) if pair[1].margin == margin), key=itemgetter(0))[1]
         for margin in settings.margins
     }
     for margin, run in chosen.items():
-        bench.display.say(f"margin {margin:g}: {in_words(run)}, chosen among {len(grid) // len(chosen)} by validation")
+        context.display.say(
+            f"margin {margin:g}: {in_words(run)}, chosen among {len(grid) // len(chosen)} by validation"
+        )
     runs = {
         GAP: [Run(margin, seed) for margin in settings.margins for seed in settings.seeds],
         GSP: [replace(chosen[margin], seed=seed) for margin in settings.margins for seed in settings.seeds],
     }
-    trained = {name: _train(name, runs[name], settings, settings.epochs, bench) for name in runs}
+    trained = {name: _train(name, runs[name], settings, settings.epochs, context) for name in runs}
     results = Results(runs, trained, settings.margins, settings.bags, settings.test)
     best, published = results.best, dict.fromkeys(runs, settings.published_margin)
 
@@ -132,7 +135,7 @@ def find(settings: Tokens, bench: Bench) -> Findings:
         name: {margin: [trained[name][i].curve for i in results.which(name, margin)] for margin in settings.margins}
         for name in runs
     }
-    return Findings(
+    return StudyResult(
         claims=claims(settings, chosen, results),
         figures={
             "margins": (draw_margins(settings.margins, results, settings.published_margin), CAPTIONS["margins"]),
@@ -153,9 +156,9 @@ def find(settings: Tokens, bench: Bench) -> Findings:
     )
 
 
-def _train(what: str, runs: Sequence[Run], settings: Tokens, epochs: int, bench: Bench) -> list[Trained]:
+def _train(what: str, runs: Sequence[Run], settings: Tokens, epochs: int, context: Context) -> list[Trained]:
     def compute() -> dict[str, Any]:
-        with bench.display.bar(len(runs) * epochs * settings.epoch, what, " steps") as tick:
+        with context.display.bar(len(runs) * epochs * settings.epoch, what, " steps") as tick:
             found = train(runs, settings.bags, settings.training(epochs), tick)
         arrays = {
             f"{key} {i}": getattr(each, key)
@@ -164,7 +167,7 @@ def _train(what: str, runs: Sequence[Run], settings: Tokens, epochs: int, bench:
         }
         return {"curves": [each.curve for each in found], **arrays}
 
-    kept = bench.part(what, compute)
+    kept = context.cached(what, compute)
     return [
         Trained(curve, max(curve), *(kept[f"{key} {i}"] for key in Trained._fields[2:]))
         for i, curve in enumerate(kept["curves"])
@@ -180,5 +183,5 @@ STUDY = Study(
     "The loss, C2 on plain distances, has a margin that the authors do not give; everything is shown for several.",
     source="section 5.3.1 and Figure 5.4 of Gürbüz's thesis; Figure 3 (a) of the GSP paper",
     settings=Tokens,
-    find=find,
+    run=run,
 )

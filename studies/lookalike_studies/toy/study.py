@@ -23,7 +23,9 @@ from lookalike.pooling.reference import linear_programme
 from lookalike.pooling.transport import partial_transport
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.report.theme import theme
-from lookalike_studies.framework.study import Bench, Claim, Findings, Study, Verdict, value
+from lookalike_studies.framework.claims import JudgedClaim, Verdict
+from lookalike_studies.framework.context import Context
+from lookalike_studies.framework.study import Study, StudyResult, setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -175,11 +177,11 @@ def draw(features: Array, is_object: Mask, weights: dict[str, Array], keep: floa
 
 @dataclass(frozen=True)
 class Toy:
-    keep: float = value("share of the map to keep, mu; half of it is object")
-    sharpness: float = value("epsilon of the smoothed weights")
-    noise: float = value("standard deviation of the pixels' noise")
-    seed: int = value("of the noise")
-    maps: int = value("other maps for each noise, to see how much it matters", budget=True)
+    keep: float = setting("share of the map to keep, mu; half of it is object")
+    sharpness: float = setting("epsilon of the smoothed weights")
+    noise: float = setting("standard deviation of the pixels' noise")
+    seed: int = setting("of the noise")
+    maps: int = setting("other maps for each noise, to see how much it matters", budget=True)
 
     def __post_init__(self) -> None:
         check_range("keep", self.keep, 0, 1)
@@ -190,8 +192,8 @@ class Toy:
         toy_weights(toy_cost(toy_map(self.seed, self.noise)[0]), self.keep, ())  # refuses a keep that is too small
 
 
-def find(settings: Toy, bench: Bench) -> Findings:
-    del bench  # nothing here takes long
+def run(settings: Toy, context: Context) -> StudyResult:
+    del context  # nothing here takes long
     keep, sharpness = settings.keep, settings.sharpness
     ladder = (sharpness / 10, sharpness, sharpness * 10, sharpness * 100)
     features, is_object = toy_map(settings.seed, settings.noise)
@@ -205,9 +207,9 @@ def find(settings: Toy, bench: Bench) -> Findings:
     here = f"{why}: of {pixels} object pixels the programme drops {programme.dropped}; smoothed, each has "
     here += f"{smooth.least:.2f} to {smooth.most:.2f} fair shares"
     drawn = draw(features, is_object, weights, keep, smoothed(sharpness))
-    return Findings(
+    return StudyResult(
         claims=[
-            Claim(
+            JudgedClaim(
                 "the linear programme drops true pixels, the smoothed one does not (Figure 5.2, without numbers)",
                 here,
                 agrees,
@@ -255,5 +257,5 @@ STUDY = Study(
     "programme and from the entropy-smoothed problem, over a range of sharpness.",
     source="Figure 5.2 of Gürbüz's thesis, which gives neither its noise nor its sharpness",
     settings=Toy,
-    find=find,
+    run=run,
 )

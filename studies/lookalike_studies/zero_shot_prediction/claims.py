@@ -9,7 +9,7 @@ Controls: the network that all runs start from, measured alike, and every networ
 classes, anew for each split, which is chance as this procedure has it.
 
 Verdicts. Gains of the zero-shot loss are in points of that accuracy, mean over splits, seed by seed, and sure as
-``rules`` says. None is given while a better one may be true:
+``claims`` says. None is given while a better one may be true:
 
     "reproduced"       at least 30 points by both distances, and surely above 0
     "partly"           at least 5 by one of them, and surely above 0; 30 excluded for one of them
@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 from lookalike.objectives.zero_shot import predict_across
 from lookalike.report.seeds import count_in_words, deviation, entry, in_words
 from lookalike.report.tables import Column, Entry, Line, Table, number, words
-from lookalike_studies.framework.study import Claim, Verdict
-from lookalike_studies.framework.verdicts import Part, paired, remarks
+from lookalike_studies.framework.claims import Evidence, JudgedClaim, Verdict, compare, remarks
 
 BEFORE, PLAIN, ZERO_SHOT = "before training", "without zero-shot loss", "with zero-shot loss"
 PERMUTED = "histograms permuted"
@@ -131,28 +130,28 @@ def _unit(vectors: Array) -> Array:
     return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
 
 
-def _parts(gains: Mapping[str, Sequence[float]]) -> list[Part]:
-    return [paired(distance, of, 0.0, claimed=SOME) for distance, of in gains.items()]
+def _parts(gains: Mapping[str, Sequence[float]]) -> list[Evidence]:
+    return [compare(distance, of, 0.0, effect=SOME) for distance, of in gains.items()]
 
 
-def _excludes(part: Part, points: float) -> bool:
-    return part.lead + part.margin < points
+def _excludes(part: Evidence, points: float) -> bool:
+    return part.difference + part.margin < points
 
 
 def verdict(gains: Mapping[str, Sequence[float]]) -> Verdict:
     """``gains``: by distance, points of each seed."""
     parts = _parts(gains)
-    if not all(part.is_known for part in parts):
+    if not all(part.is_measured for part in parts):
         return "not tested"
-    if all(part.holds and part.lead >= MUCH for part in parts):
+    if all(part.holds and part.difference >= MUCH for part in parts):
         return "reproduced"
     if all(_excludes(part, SOME) for part in parts):
         return "not reproduced"
-    some = any(part.holds and part.lead >= SOME for part in parts)
+    some = any(part.holds and part.difference >= SOME for part in parts)
     return "partly" if some and any(_excludes(part, MUCH) for part in parts) else "not tested"
 
 
-def claim(predicted: OfNetworks, ridge: Ridge, chance: float, source: str | None) -> Claim:
+def claim(predicted: OfNetworks, ridge: Ridge, chance: float, source: str | None) -> JudgedClaim:
     right = {name: {distance: own[distance].right for distance in DISTANCES} for name, own in predicted.items()}
     gains = {
         distance: [one - other for one, other in zip(right[ZERO_SHOT][distance], right[PLAIN][distance], strict=True)]
@@ -169,9 +168,9 @@ def claim(predicted: OfNetworks, ridge: Ridge, chance: float, source: str | None
     here += count_in_words(len(gains[DISTANCES[0]]))
     here += "" if source is not None and "cifar10:" in source else "; not the authors' data"
     here += remarks(parts)
-    if any(part.holds and part.lead < MUCH and not _excludes(part, MUCH) for part in parts):
+    if any(part.holds and part.difference < MUCH and not _excludes(part, MUCH) for part in parts):
         here += f"; {MUCH:g} points may be there"
-    return Claim(
+    return JudgedClaim(
         "the zero-shot loss makes prediction of unseen class means more than 30 points better (section 5.3.3, "
         "conclusions)",
         here,

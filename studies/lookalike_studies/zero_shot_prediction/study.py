@@ -30,9 +30,10 @@ from lookalike.models import Embedder, create_backbone
 from lookalike.report.seeds import check_seeds, count_in_words
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike_studies.framework.class_pictures import class_pictures
+from lookalike_studies.framework.context import Context
 from lookalike_studies.framework.picture_race import Course, learn, see, start
 from lookalike_studies.framework.pretraining import classify, read_pixels
-from lookalike_studies.framework.study import Bench, Findings, Study, value
+from lookalike_studies.framework.study import Study, StudyResult, setting
 from lookalike_studies.zero_shot_prediction.claims import (
     BEFORE,
     PLAIN,
@@ -53,27 +54,27 @@ AFTERWARDS = ("seeds", "splits", "relative_ridge")  # settings that no network d
 
 @dataclass(frozen=True)
 class ZeroShotPrediction:
-    classes: int = value("how many, the first of the data unless named")
-    names: tuple[str, ...] = value("of the classes, instead of the first ones")
-    dim: int = value("of the embedding")
-    loss: str = value("beside the zero-shot loss")
-    preset: str = value("whose settings the loss has")
-    prototypes: int = value("m of GSP")
-    keep: float = value("mu of GSP")
-    sharpness: float = value("epsilon of GSP")
-    zero_shot: float = value("lambda, the share of the zero-shot loss")
-    ridge: float = value("of the zero-shot loss, and of the fit that is measured")
-    relative_ridge: float = value("of a second fit, as a share of the spread of the fitted histograms")
-    rate: float = value("of Adam")
-    proxy_rate: float = value("of proxies and label embeddings")
-    per_class: int = value("pictures of each class in a batch of all classes")
-    splits: int = value("of the classes into halves", budget=True)
-    pictures: int = value("of each class that are measured, none of them seen in training", budget=True)
-    training_pictures: int = value("of each class at most", budget=True)
-    pretraining_steps: int = value("of 64 pictures, to classify the same pictures", budget=True)
-    steps: int = value("of every run", budget=True)
-    seeds: tuple[int, ...] = value("of every run", budget=True)
-    shown: int = value("pictures of each class on which prototypes are coloured", budget=True)
+    classes: int = setting("how many, the first of the data unless named")
+    names: tuple[str, ...] = setting("of the classes, instead of the first ones")
+    dim: int = setting("of the embedding")
+    loss: str = setting("beside the zero-shot loss")
+    preset: str = setting("whose settings the loss has")
+    prototypes: int = setting("m of GSP")
+    keep: float = setting("mu of GSP")
+    sharpness: float = setting("epsilon of GSP")
+    zero_shot: float = setting("lambda, the share of the zero-shot loss")
+    ridge: float = setting("of the zero-shot loss, and of the fit that is measured")
+    relative_ridge: float = setting("of a second fit, as a share of the spread of the fitted histograms")
+    rate: float = setting("of Adam")
+    proxy_rate: float = setting("of proxies and label embeddings")
+    per_class: int = setting("pictures of each class in a batch of all classes")
+    splits: int = setting("of the classes into halves", budget=True)
+    pictures: int = setting("of each class that are measured, none of them seen in training", budget=True)
+    training_pictures: int = setting("of each class at most", budget=True)
+    pretraining_steps: int = setting("of 64 pictures, to classify the same pictures", budget=True)
+    steps: int = setting("of every run", budget=True)
+    seeds: tuple[int, ...] = setting("of every run", budget=True)
+    shown: int = setting("pictures of each class on which prototypes are coloured", budget=True)
 
     def __post_init__(self) -> None:
         check_count("classes", self.classes, least=4)
@@ -111,8 +112,8 @@ class ZeroShotPrediction:
         )
 
 
-def find(settings: ZeroShotPrediction, bench: Bench) -> Findings:
-    source = bench.data or _drawn(settings)
+def run(settings: ZeroShotPrediction, context: Context) -> StudyResult:
+    source = context.data or _drawn(settings)
     known, shown = class_pictures(
         source,
         classes=settings.classes,
@@ -121,16 +122,16 @@ def find(settings: ZeroShotPrediction, bench: Bench) -> Findings:
         training_pictures=settings.training_pictures,
         fewest=settings.per_class,
     )
-    weights, accuracy = _backbone(known, shown, settings, bench)
+    weights, accuracy = _backbone(known, shown, settings, context)
     spec = create_backbone(BACKBONE, weights="none").spec
-    pixels = read_pixels(known, spec, bench.display), read_pixels(shown, spec, bench.display)
+    pixels = read_pixels(known, spec, context.display), read_pixels(shown, spec, context.display)
     trained = {
-        name: [_run(name, share, seed, weights, (known, shown), pixels, settings, bench) for seed in settings.seeds]
+        name: [_run(name, share, seed, weights, (known, shown), pixels, settings, context) for seed in settings.seeds]
         for name, share in ((PLAIN, 0.0), (ZERO_SHOT, settings.zero_shot))
     }
-    runs = {BEFORE: [_begin(weights, shown, pixels, settings, bench)], **trained}
+    runs = {BEFORE: [_begin(weights, shown, pixels, settings, context)], **trained}
     scores: dict[Ridge, dict[str, dict[str, Predicted]]] = {}
-    with bench.display.bar(2 * len(runs), "predicting class means", " fits") as tick:
+    with context.display.bar(2 * len(runs), "predicting class means", " fits") as tick:
         for ridge in (Ridge(settings.ridge), Ridge(settings.relative_ridge, is_relative=True)):
             scores[ridge] = {}
             for name, own in runs.items():
@@ -139,8 +140,8 @@ def find(settings: ZeroShotPrediction, bench: Bench) -> Findings:
     first = _first_of_each(shown, settings.shown)
     coloured = [Coloured(name, own[0].weights, own[0].nearest) for name, own in trained.items()]
     chance = 100 / (len(shown.classes) - len(shown.classes) // 2)
-    return Findings(
-        claims=[claim(by, ridge, chance, bench.data) for ridge, by in scores.items()],
+    return StudyResult(
+        claims=[claim(by, ridge, chance, context.data) for ridge, by in scores.items()],
         figures={
             "histograms": (
                 draw_histograms({name: own[0].histograms for name, own in trained.items()}, shown.classes),
@@ -187,14 +188,14 @@ def _first_of_each(pictures: Pictures, count: int) -> NDArray[np.int64]:
 
 
 def _backbone(
-    known: Pictures, shown: Pictures, settings: ZeroShotPrediction, bench: Bench
+    known: Pictures, shown: Pictures, settings: ZeroShotPrediction, context: Context
 ) -> tuple[dict[str, Tensor], float]:
     def compute() -> dict[str, Any]:
-        bench.display.say(f"ResNet-20 learns to classify {len(known.classes)} classes")
-        found = classify(known, BACKBONE, steps=settings.pretraining_steps, test=shown, display=bench.display)
+        context.display.say(f"ResNet-20 learns to classify {len(known.classes)} classes")
+        found = classify(known, BACKBONE, steps=settings.pretraining_steps, test=shown, display=context.display)
         return {"accuracy": found.accuracy, **{f"w {name}": tensor.numpy() for name, tensor in found.weights.items()}}
 
-    kept = bench.part("backbone", compute, whatever=(*AFTERWARDS, "steps", "shown"))
+    kept = context.cached("backbone", compute, ignore=(*AFTERWARDS, "steps", "shown"))
     accuracy = float(kept.pop("accuracy"))
     return {name.removeprefix("w "): torch.from_numpy(array) for name, array in kept.items()}, accuracy
 
@@ -207,17 +208,17 @@ def _run(
     pictures: tuple[Pictures, Pictures],
     pixels: tuple[NDArray[np.uint8], NDArray[np.uint8]],
     settings: ZeroShotPrediction,
-    bench: Bench,
+    context: Context,
 ) -> Run:
     known, shown = pictures
 
     def compute() -> dict[str, Any]:
-        with bench.display.bar(settings.steps, f"{name}, seed {seed}", " steps") as tick:
+        with context.display.bar(settings.steps, f"{name}, seed {seed}", " steps") as tick:
             course = settings.course(share, seed, len(known.classes))
             learnt = learn(course, weights, pixels[0], known.labels, tick=tick)
         return _measured(learnt.embedder, learnt.losses[-1], shown, pixels[1], settings)
 
-    return Run(**bench.part(f"{name} {seed}", compute, whatever=AFTERWARDS))
+    return Run(**context.cached(f"{name} {seed}", compute, ignore=AFTERWARDS))
 
 
 def _begin(
@@ -225,7 +226,7 @@ def _begin(
     shown: Pictures,
     pixels: tuple[NDArray[np.uint8], NDArray[np.uint8]],
     settings: ZeroShotPrediction,
-    bench: Bench,
+    context: Context,
 ) -> Run:
     """What all runs start from, whatever their seed: projection and prototypes come from the pictures."""
 
@@ -233,7 +234,7 @@ def _begin(
         embedder = start(settings.course(0.0, 0, len(shown.classes)), weights, pixels[0])
         return _measured(embedder, float("nan"), shown, pixels[1], settings)
 
-    return Run(**bench.part(BEFORE, compute, whatever=(*AFTERWARDS, "steps")))
+    return Run(**context.cached(BEFORE, compute, ignore=(*AFTERWARDS, "steps")))
 
 
 def _measured(
@@ -262,6 +263,6 @@ STUDY = Study(
     "histograms.",
     source="section 5.3.3 and Figure 5.6 of Gürbüz's thesis",
     settings=ZeroShotPrediction,
-    find=find,
+    run=run,
     data="CIFAR-10 or any class folders; else letters are drawn",
 )

@@ -12,16 +12,18 @@ from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE
 from lookalike_studies.effects import claims as effects_claims
 from lookalike_studies.effects.axis import load_axis
 from lookalike_studies.effects.measured import Measured
-from lookalike_studies.framework.study import Claim
-from lookalike_studies.framework.verdicts import (
-    Part,
-    above,
-    chance_margin,
-    judged,
-    paired,
-    quantile,
-    verdict,
-    verdict_of,
+from lookalike_studies.framework.claims import (
+    Claim,
+    Comparison,
+    Evidence,
+    JudgedClaim,
+    compare,
+    is_above,
+    judge,
+    noise_margin,
+    t_quantile,
+    verdict_from_evidence,
+    verdict_from_flags,
 )
 from lookalike_studies.localisation import claims as localisation_findings
 from lookalike_studies.localisation.masks import Located
@@ -32,13 +34,13 @@ from lookalike.experiments.published import published
 
 DRAWS = 300
 NAN = float("nan")
-HOLDS, OPEN, AGAINST, UNKNOWN = (Part("it", lead, 1.0) for lead in (2.0, 0.5, -2.0, NAN))
-NOISY, EXCLUDED = (Part("it", lead, 1.0, claimed=1.2) for lead in (0.5, 0.1))  # 1.2 may be there, or may not
-ALIKE, APART, COARSE = Part("same", 0.5, 1.0, 2.0), Part("same", 1.5, 1.0, 2.0), Part("same", 0.5, 1.0, 0.7)
+HOLDS, OPEN, AGAINST, UNKNOWN = (Evidence("it", lead, 1.0) for lead in (2.0, 0.5, -2.0, NAN))
+NOISY, EXCLUDED = (Evidence("it", lead, 1.0, effect=1.2) for lead in (0.5, 0.1))  # 1.2 may be there, or may not
+ALIKE, APART, COARSE = Evidence("same", 0.5, 1.0, 2.0), Evidence("same", 1.5, 1.0, 2.0), Evidence("same", 0.5, 1.0, 0.7)
 
 
 def test_quantiles_of_the_tables() -> None:
-    assert [round(quantile(n), 3) for n in (1, 2, 3, 10, 1000)] == [6.314, 2.920, 2.353, 1.812, 1.646]
+    assert [round(t_quantile(n), 3) for n in (1, 2, 3, 10, 1000)] == [6.314, 2.920, 2.353, 1.812, 1.646]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,7 @@ def test_quantiles_of_the_tables() -> None:
     ],
 )
 def test_above(one: list[float], other: list[float] | float, least: float, expected: bool | None) -> None:
-    assert above(one, other, least) is expected
+    assert is_above(one, other, least) is expected
 
 
 def test_above_is_the_t_test() -> None:
@@ -66,8 +68,8 @@ def test_above_is_the_t_test() -> None:
     for count in (2, 3, 5) * 30:
         differences = chance.normal(1, 1, count)
         p = ttest_1samp(differences, 0, alternative="greater").pvalue
-        assert above(differences.tolist(), 0.0) == (p < 0.05)
-    assert chance_margin([1.0, 3.0]) == pytest.approx(6.314, abs=1e-3)
+        assert is_above(differences.tolist(), 0.0) == (p < 0.05)
+    assert noise_margin([1.0, 3.0]) == pytest.approx(6.314, abs=1e-3)
 
 
 def test_what_is_claimed_is_found_missed_or_left_open() -> None:
@@ -77,7 +79,7 @@ def test_what_is_claimed_is_found_missed_or_left_open() -> None:
 
     def holds(true: float, count: int) -> Counter[bool | None]:
         draws = true + chance.standard_normal((2000, count))
-        return Counter(above(each.tolist(), 0.0, claimed=4.0) for each in draws)
+        return Counter(is_above(each.tolist(), 0.0, effect=4.0) for each in draws)
 
     for count in (2, 3, 5):
         assert holds(4.0, count)[False] <= 0.06 * 2000
@@ -90,7 +92,7 @@ def test_parts() -> None:
     parts = (HOLDS, OPEN, AGAINST, UNKNOWN, ALIKE, APART, COARSE)
     assert [part.holds for part in parts] == [True, False, False, None, True, False, None]
     assert [part.is_contradicted for part in parts] == [False, False, True, False, False, True, False]
-    assert Part("", 0.5, NAN).holds is Part("", NAN, 1.0, 2.0).holds is None
+    assert Evidence("", 0.5, NAN).holds is Evidence("", NAN, 1.0, 2.0).holds is None
 
 
 @pytest.mark.parametrize(
@@ -110,30 +112,30 @@ def test_parts() -> None:
         ([COARSE], "not tested"),
         ([HOLDS, UNKNOWN], "not tested"),
         ([UNKNOWN, AGAINST], "not tested"),
-        ([HOLDS, Part("figure", -0.1, 1.0, must=True)], "not reproduced"),
-        ([HOLDS, Part("figure", 0.1, 1.0, must=True)], "partly"),
+        ([HOLDS, Evidence("figure", -0.1, 1.0, must=True)], "not reproduced"),
+        ([HOLDS, Evidence("figure", 0.1, 1.0, must=True)], "partly"),
         ([NOISY], "not tested"),
         ([EXCLUDED], "not reproduced"),
         ([HOLDS, NOISY], "not tested"),
         ([HOLDS, EXCLUDED], "partly"),
-        ([Part("it", -2.0, 1.0, claimed=1.2)], "not reproduced"),
-        ([HOLDS, Part("figure", -0.1, 1.0, must=True, claimed=0.5)], "not tested"),
+        ([Evidence("it", -2.0, 1.0, effect=1.2)], "not reproduced"),
+        ([HOLDS, Evidence("figure", -0.1, 1.0, must=True, effect=0.5)], "not tested"),
         ([], "not tested"),
     ],
 )
-def test_verdicts(parts: list[Part], expected: str) -> None:
-    assert verdict_of(parts) == expected
-    assert verdict_of(parts[::-1]) == expected
+def test_verdicts(parts: list[Evidence], expected: str) -> None:
+    assert verdict_from_evidence(parts) == expected
+    assert verdict_from_evidence(parts[::-1]) == expected
 
 
 def test_plain_verdicts_and_words() -> None:
-    assert [verdict(each) for each in ([True], [True, False], [False], [True, None], [])] == [
+    assert [verdict_from_flags(each) for each in ([True], [True, False], [False], [True, None], [])] == [
         *("reproduced", "partly", "not reproduced", "not tested", "not tested")
     ]
-    assert judged("p", "h", [HOLDS, AGAINST, APART]).here == "h; contradicted: it, same"
-    assert judged("p", "h", [HOLDS, COARSE]).here == "h; too coarse for same, where 0.7 would matter"
-    assert judged("p", "h", [NOISY]).here == "h; too coarse for it, where 1.2 may be there"
-    assert judged("p", "h", [HOLDS]) == Claim("p", "h", "reproduced")
+    assert judge("p", "h", [HOLDS, AGAINST, APART]).here == "h; contradicted: it, same"
+    assert judge("p", "h", [HOLDS, COARSE]).here == "h; too coarse for same, where 0.7 would matter"
+    assert judge("p", "h", [NOISY]).here == "h; too coarse for it, where 1.2 may be there"
+    assert judge("p", "h", [HOLDS]) == JudgedClaim("p", "h", "reproduced")
 
 
 Rule = Callable[[np.random.Generator], str]
@@ -278,6 +280,65 @@ def test_a_missing_point_is_never_partly(axis: str) -> None:
 
 
 def test_paired_takes_the_seeds_together() -> None:
-    part = paired("", [10.0, 20.0, 30.0], [9.0, 19.1, 28.9])
-    assert part.lead == pytest.approx(1.0)
+    part = compare("", [10.0, 20.0, 30.0], [9.0, 19.1, 28.9])
+    assert part.difference == pytest.approx(1.0)
     assert part.holds
+
+
+VALUES = {"GSP": [0.50, 0.60, 0.55], "GAP": [0.30, 0.41, 0.35], "max": [0.30, 0.40, 0.355], "chance": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("comparison", "holds"),
+    [
+        (Comparison("GSP", ">", "GAP"), True),
+        (Comparison("GAP", "<", "GSP"), True),
+        (Comparison("GAP", ">", "GSP"), False),
+        (Comparison("GSP", ">", 0.25), True),
+        (Comparison("GSP", ">", "chance", least=0.5), False),
+        (Comparison("GSP", ">", "chance", least=0.5, effect=1.0), False),
+        (Comparison("GSP", ">", "chance", least=0.5, effect=0.5), None),
+        (Comparison("max", "alike", "GAP", tolerance=0.05), True),
+        (Comparison("max", "alike", "GAP", tolerance=0.001), None),
+        (Comparison("GSP", "alike", "GAP", tolerance=0.05), False),
+        (Comparison("GSP", "within", 0.5, tolerance=0.1), True),
+        (Comparison("GSP", "within", 0.4, tolerance=0.1), False),
+        (Comparison("GSP", "within", 0.5, tolerance=0.06), None),
+    ],
+)
+def test_comparisons(comparison: Comparison, holds: bool | None) -> None:
+    assert comparison.evidence(VALUES).holds is holds
+
+
+def test_alike_needs_a_tolerance() -> None:
+    with pytest.raises(ValueError, match="GSP alike GAP: 'alike' needs a tolerance"):
+        Comparison("GSP", "alike", "GAP").evidence(VALUES)
+
+
+@pytest.mark.parametrize(
+    ("reproduced_from", "partly_from", "expected"),
+    [(0.0, 0.0, "reproduced"), (0.19, 0.0, "reproduced"), (0.3, 0.0, "partly"), (0.5, 0.3, "not reproduced")],
+)
+def test_a_claim_may_ask_for_a_size(reproduced_from: float, partly_from: float, expected: str) -> None:
+    comparison = Comparison("GSP", ">", "GAP", effect=0.1)
+    claim = Claim("p", (comparison,), reproduced_from=reproduced_from, partly_from=partly_from)
+    assert claim.judge(VALUES, "h") == JudgedClaim("p", "h", expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.01, 0.02, 0.01], "reproduced"),
+        ([0.3, 0.31, 0.3], "partly"),
+        ([0.9, 0.91, 0.9], "not reproduced"),
+        ([0.4, 0.6, 0.49], "not tested"),
+        ([0.01], "not tested"),
+    ],
+)
+def test_a_claim_with_a_weaker_form(values: list[float], expected: str) -> None:
+    full = Comparison("spread", "<", 0.1, effect=0.0)
+    claim = Claim("p", (full,), weaker=(Comparison("spread", "<", 0.5, name="less than half", effect=0.0),))
+    judged = claim.judge({"spread": values}, "h")
+    assert judged.verdict == expected
+    coarse = expected == "not tested" and len(values) > 1
+    assert judged.here == ("h; too coarse to tell less than half" if coarse else "h")

@@ -1,4 +1,4 @@
-"""What a study leaves behind: JSON that any reader takes, and a page that cuts nothing."""
+"""Files of a study: strict JSON, and a page that shows every value in full."""
 
 import json
 from dataclasses import replace
@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lookalike_studies import find
-from lookalike_studies.framework.outcome import as_json, as_page, behind_in_words, leave
-from lookalike_studies.framework.study import Findings
+from lookalike_studies import get_study
+from lookalike_studies.framework.outputs import as_json, differences_in_words, render_page, write_outputs
+from lookalike_studies.framework.study import StudyResult
 
 RUN: dict[str, Any] = {"command": "lookalike study toy", "miniature": False}
 
@@ -27,18 +27,18 @@ def test_json_has_no_nan_however_deep() -> None:
 
 
 def test_numbers_are_json_and_name_what_lies_behind_the_settings(tmp_path: Path) -> None:
-    study = find("toy")
-    found = Findings(numbers={"margin": float("nan")}, behind={"keep (protocol quick)": {"lr": (1e-5, "auto")}})
-    leave(study, study.chosen("quick"), found, tmp_path, RUN)
+    study = get_study("toy")
+    result = StudyResult(numbers={"margin": float("nan")}, behind={"keep (protocol quick)": {"lr": (1e-5, "auto")}})
+    write_outputs(study, study.load_settings("quick"), result, tmp_path, RUN)
     numbers = strict((tmp_path / "numbers.json").read_text())
     assert numbers["margin"] is None
     assert numbers["behind"] == {"keep (protocol quick)": {"lr": {"paper": 1e-5, "here": "auto"}}}
-    assert behind_in_words(found) == ["Not as in the papers: keep (protocol quick): lr auto (paper: 1e-05)"]
+    assert differences_in_words(result) == ["Not as in the papers: keep (protocol quick): lr auto (paper: 1e-05)"]
     assert "auto instead of 1e-05" in (tmp_path / "index.html").read_text()
 
 
 def test_the_page_shows_values_whole() -> None:
-    study = find("effects")
+    study = get_study("effects")
     names = "size=128; lr=0.001; batch_size=64; per_class=8; weight_decay=0.0005; schedule=cosine; ema=0.99"
-    settings = replace(study.chosen("full"), set=names)
-    assert as_page(study, settings, Findings(), RUN).count(names) == 2  # as what differs, and among all
+    settings = replace(study.load_settings("full"), set=names)
+    assert render_page(study, settings, StudyResult(), RUN).count(names) == 2  # as what differs, and among all

@@ -1,0 +1,325 @@
+"""Claims of the papers as data, and the rule that turns measurements into a verdict.
+
+A claim is a statement of a paper and the comparisons that it rests on:
+
+    CLAIM = Claim(
+        "GSP is ahead of GAP, and max pooling is no better than GAP",
+        (Comparison("GSP", ">", "GAP", effect=0.17), Comparison("max", "alike", "GAP", tolerance=0.05)),
+    )
+    CLAIM.judge({"GSP": [0.5, 0.6], "GAP": [0.3, 0.4], "max": [0.3, 0.41]}, here="GSP 0.55, GAP 0.35, max 0.355")
+
+How a verdict comes about
+-------------------------
+Runs are paired by their seed. With n seeds, the mean difference d counts if it is larger than noise and noticeable:
+
+    d > margin = max(least, t s / sqrt(n))       s: standard deviation of the differences
+                                                 t: quantile of Student's t, n - 1 degrees of freedom, one-sided 95 %
+
+With two seeds the margin is 6.3 standard errors. A comparison
+
+    holds            if its difference counts; "alike": if no difference counts, and one of ``tolerance`` would have
+    fails            if a difference of size ``effect`` can be excluded, d + margin < effect; "alike": if one counts
+    is contradicted  if the difference counts in the other direction; "alike": if one counts
+    is not tested    otherwise: one seed, NaN, or too much noise to tell
+
+All comparisons hold: "reproduced". None: "not reproduced". Some: "partly". One is not tested: "not tested". Noise makes
+values alike, so "alike" comparisons alone do not make "partly" if every claimed difference fails. If a comparison with
+``must`` fails and its difference has the wrong sign, the claim is "not reproduced".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf, isnan, nan
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+Verdict = Literal["reproduced", "partly", "not reproduced", "not tested"]
+Relation = Literal[">", "<", "alike", "within"]
+Values = Mapping[str, Sequence[float] | float]  # by name: one number per seed, or a constant
+CONFIDENCE = 0.95  # one-sided
+
+
+@dataclass(frozen=True)
+class JudgedClaim:
+    """A claim with its verdict.
+
+    Attributes:
+        paper: What the paper says.
+        here: What was measured here, as a sentence.
+        verdict: Whether the two agree.
+    """
+
+    paper: str
+    here: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One comparison of a claim, for example ``Comparison("GSP", ">", "GAP", effect=0.17)``.
+
+    Attributes:
+        left: Name of the measured values on the left.
+        relation: ">" and "<": a difference, by what counts. "alike": no difference that counts. "within": the means
+            differ by at most ``tolerance``, and the noise is smaller than that.
+        right: Name of the measured values on the right, or a number.
+        name: How the text calls this comparison; "": left, relation and right.
+        least: Differences up to this are none.
+        effect: Size of difference that must be excluded before the comparison fails; None: it fails if the difference
+            does not count.
+        tolerance: For "alike", the difference that would matter; for "within", the largest allowed one.
+        must: Without this comparison the claim is lost, whatever else holds.
+    """
+
+    left: str
+    relation: Relation
+    right: str | float
+    name: str = ""
+    least: float = 0.0
+    effect: float | None = None
+    tolerance: float | None = None
+    must: bool = False
+
+    def evidence(self, values: Values) -> Evidence:
+        """Compare the measured values.
+
+        Args:
+            values: By name, one number per seed; a single number is the same for all seeds.
+
+        Returns:
+            The mean difference and from where on it counts.
+        """
+        name = self.name or f"{self.left} {self.relation} {self.right}"
+        left = values[self.left]
+        right = values[self.right] if isinstance(self.right, str) else self.right
+        if self.relation == ">":
+            return compare(name, left, right, self.least, must=self.must, effect=self.effect)
+        if self.relation == "<":
+            return compare(name, right, left, self.least, must=self.must, effect=self.effect)
+        if self.tolerance is None:
+            raise ValueError(f"{name}: {self.relation!r} needs a tolerance")
+        difference, noise = compare(name, left, right, self.least)[1:3]
+        if self.relation == "alike":
+            return Evidence(name, abs(difference), noise, self.tolerance, self.must)
+        if not noise < self.tolerance:
+            difference = nan
+        return Evidence(name, abs(difference), self.tolerance, inf, self.must)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper and the comparisons that it rests on.
+
+    Attributes:
+        paper: What the paper says, with its place.
+        comparisons: If all hold, the claim is reproduced.
+        weaker: The same in a weaker form: "partly" if only these hold, "not reproduced" only if one of these fails.
+        reproduced_from: "partly" if a mean difference is smaller than this, although it counts.
+        partly_from: "not reproduced" if a mean difference is smaller than this, although it counts.
+    """
+
+    paper: str
+    comparisons: tuple[Comparison, ...]
+    weaker: tuple[Comparison, ...] = ()
+    reproduced_from: float = -inf
+    partly_from: float = -inf
+
+    def judge(self, values: Values, here: str) -> JudgedClaim:
+        """Compare measurements with the claim.
+
+        Args:
+            values: By name, one number per seed; a single number is the same for all seeds.
+            here: What was measured, as a sentence.
+
+        Returns:
+            The claim with its verdict. ``here`` also says what is contradicted, and what noise hides.
+        """
+        measured = [comparison.evidence(values) for comparison in self.comparisons]
+        if self.weaker:
+            weaker = [comparison.evidence(values) for comparison in self.weaker]
+            verdict = graded_verdict(measured, weaker)
+            if verdict == "not tested":
+                untold = [evidence.name for evidence in weaker if evidence.is_measured and evidence.holds is None]
+                here += "".join(f"; too coarse to tell {name}" for name in untold)
+            return JudgedClaim(self.paper, here, verdict)
+        verdict = verdict_from_evidence(measured)
+        smallest = min(evidence.difference for evidence in measured)
+        if verdict == "reproduced" and smallest < self.partly_from:
+            verdict = "not reproduced"
+        elif verdict == "reproduced" and smallest < self.reproduced_from:
+            verdict = "partly"
+        return JudgedClaim(self.paper, here + remarks(measured), verdict)
+
+    def not_tested(self, here: str) -> JudgedClaim:
+        """Return the claim as "not tested", for the reason that ``here`` gives."""
+        return JudgedClaim(self.paper, here, "not tested")
+
+
+class Evidence(NamedTuple):
+    """The measured difference of one comparison.
+
+    Attributes:
+        name: Of the comparison.
+        difference: Mean difference in the direction of the claim; for "alike", its size.
+        margin: From where on the difference counts.
+        tolerance: For "alike", the difference that would matter; None: a difference is claimed.
+        must: Without this comparison the claim is lost, whatever else holds.
+        effect: Size of difference that must be excluded before the comparison fails; None: see ``Comparison``.
+    """
+
+    name: str
+    difference: float
+    margin: float
+    tolerance: float | None = None
+    must: bool = False
+    effect: float | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether difference and margin are numbers."""
+        return not (isnan(self.difference) or isnan(self.margin))
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the comparison holds; None: not tested."""
+        if not self.is_measured:
+            return None
+        if self.tolerance is not None:
+            if self.is_contradicted:
+                return False
+            return True if self.margin < self.tolerance else None
+        if self.difference > self.margin:
+            return True
+        if self.effect is not None and not self.excludes(self.effect):
+            return None
+        return False
+
+    @property
+    def is_contradicted(self) -> bool:
+        """Whether the difference counts against the comparison; never with NaN."""
+        if self.tolerance is None:
+            return self.difference < -self.margin
+        return self.difference > self.margin
+
+    def excludes(self, effect: float) -> bool:
+        """Return whether the true difference is surely smaller than ``effect``."""
+        return self.difference + self.margin < effect
+
+
+@lru_cache
+def t_quantile(freedom: int) -> float:
+    """Return the one-sided 95 % quantile of Student's t.
+
+    >>> round(t_quantile(1), 2), round(t_quantile(30), 2)
+    (6.31, 1.7)
+    """
+    from scipy.stats import t
+
+    return float(t.ppf(CONFIDENCE, freedom))
+
+
+def noise_margin(differences: Sequence[float], least: float = 0.0) -> float:
+    """Compute from where on the mean of differences, one per seed, counts; NaN with one seed."""
+    count = len(differences)
+    if count < 2 or np.isnan(differences).any():
+        return nan
+    return max(least, t_quantile(count - 1) * float(np.std(differences, ddof=1)) / count**0.5)
+
+
+def compare(
+    name: str,
+    larger: Sequence[float] | float,
+    smaller: Sequence[float] | float,
+    least: float = 0.0,
+    *,
+    must: bool = False,
+    effect: float | None = None,
+) -> Evidence:
+    """Compare values seed by seed; see ``Comparison`` for the arguments.
+
+    Returns:
+        The evidence that ``larger`` is larger.
+    """
+    differences = np.atleast_1d(np.asarray(larger, dtype=np.float64) - np.asarray(smaller, dtype=np.float64))
+    margin = noise_margin(differences.tolist(), least)
+    return Evidence(name, float(differences.mean()), margin, must=must, effect=effect)
+
+
+def is_above(
+    larger: Sequence[float], smaller: Sequence[float] | float, least: float = 0.0, effect: float | None = None
+) -> bool | None:
+    """Return whether ``larger`` is larger, seed by seed, by what counts; None: not tested.
+
+    >>> is_above([0.50, 0.60], [0.40, 0.51]), is_above([0.5, 0.6], [0.4, 0.59]), is_above([0.9], [0.1])
+    (True, False, None)
+    >>> is_above([0.5, 0.6], [0.4, 0.59], effect=0.1), is_above([0.5, 0.6], [0.5, 0.59], effect=0.1)
+    (None, False)
+    """
+    return compare("", larger, smaller, least, effect=effect).holds
+
+
+def verdict_from_flags(flags: Sequence[bool | None]) -> Verdict:
+    """Return the verdict on comparisons that hold, fail, or were not tested (None)."""
+    if not flags or None in flags:
+        return "not tested"
+    if all(flags):
+        return "reproduced"
+    return "partly" if any(flags) else "not reproduced"
+
+
+def verdict_from_evidence(measured: Sequence[Evidence]) -> Verdict:
+    """Return the verdict on a claim; the module's docstring has the rule."""
+    if not all(evidence.is_measured for evidence in measured):
+        return "not tested"
+    for evidence in measured:
+        if evidence.must and evidence.difference < 0 and evidence.holds is False:
+            return "not reproduced"
+    differences = [evidence.holds for evidence in measured if evidence.tolerance is None]
+    if differences and None not in differences and not any(differences):
+        return "not reproduced"
+    return verdict_from_flags([evidence.holds for evidence in measured])
+
+
+def graded_verdict(full: Sequence[Evidence], weaker: Sequence[Evidence]) -> Verdict:
+    """Return the verdict on a claim that also has a weaker form."""
+    if full and all(evidence.holds for evidence in full):
+        return "reproduced"
+    if weaker and all(evidence.holds for evidence in weaker):
+        return "partly"
+    if any(evidence.holds is False for evidence in weaker):
+        return "not reproduced"
+    return "not tested"
+
+
+def judge(paper: str, here: str, measured: Sequence[Evidence]) -> JudgedClaim:
+    """Judge a claim whose differences were measured in another way than ``Claim.judge`` does.
+
+    Args:
+        paper: What the paper says.
+        here: What was measured, as a sentence.
+        measured: All that the claim rests on.
+
+    Returns:
+        The claim with its verdict and remarks.
+    """
+    return JudgedClaim(paper, here + remarks(measured), verdict_from_evidence(measured))
+
+
+def remarks(measured: Sequence[Evidence]) -> str:
+    """Say which comparisons are contradicted, and which differences noise may hide."""
+    contradicted = [evidence.name for evidence in measured if evidence.is_contradicted]
+    text = ""
+    if contradicted:
+        text = f"; contradicted: {', '.join(contradicted)}"
+    for evidence in measured:
+        if not evidence.is_measured or evidence.holds is not None:
+            continue
+        if evidence.tolerance is None:
+            text += f"; too coarse for {evidence.name}, where {evidence.effect:g} may be there"
+        else:
+            text += f"; too coarse for {evidence.name}, where {evidence.tolerance:g} would matter"
+    return text
