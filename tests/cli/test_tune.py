@@ -45,7 +45,7 @@ def test_the_best_settings_are_printed_and_drawn_and_train_the_same(
     assert {(each["state"], len(each["runs"])) for each in found["trials"]} == {("done", 1)}
     assert found["best"]["value"] == max(each["value"] for each in found["trials"])
     assert told.err.count("MAP@R") == 4
-    assert "4 trials of 1 run each by grid; 0 are over" in told.err
+    assert "4 trials of 1 run each by grid; 0 finished" in told.err
     for name in ("history", "effects", "contour"):
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (out / f"{name}.svg").read_text()
@@ -111,13 +111,13 @@ def test_a_named_plan_and_a_plan_of_ones_own(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("search", "more", "message"),
     [
-        ("", (), "say what is searched"),
+        ("", (), "missing --search"),
         ("lr=log(1)", (), "log of lr needs two numbers"),
         ("lrr=[1]", (), "there is no setting 'lrr' to search"),
         ("pooling_settings.foo=[1]", (), "gsp has no setting 'foo'"),
         ("lr=[]", (), "the list of lr is empty"),
-        ("lr=[0.1]", ("--trials", "0"), "--trials must be at least 1"),
-        ("lr=[0.1]", ("--workers", "0"), "--workers must be at least 1"),
+        ("lr=[0.1]", ("--trials", "0"), "trials must be at least 1"),
+        ("lr=[0.1]", ("--workers", "0"), "workers must be at least 1"),
         ("lr=[0.1]", ("--plan", "factoral"), "there is no plan 'factoral' (did you mean 'factorial'?)"),
         ("lr=[0.1]", ("--loss", "c1,c2"), "name one loss"),
         ("flip=[true]", ("--protocol", "conventional"), "steered by the test classes"),

@@ -44,7 +44,7 @@ def test_what_is_done_is_not_done_again_and_a_failure_does_not_stop_the_rest(
     report = json.loads(told.out)
     assert sorted(cell["standing"] for cell in report["cells"]) == ["done", "done", "failed"]
     assert "keep" in next(iter(report["failed"].values()))
-    assert "2 of 3 are done, 1 failed" in told.err
+    assert "2 of 3 done, 1 failed" in told.err
     typed = (tmp_path / "a" / "commands.txt").read_text().splitlines()
     assert len(typed) == 1
     assert shlex.split(typed[0].split(": ", 1)[1])[1:] == [*words(tmp_path / "a", *poolings), "--json"]
@@ -79,8 +79,8 @@ def test_results_of_another_version_are_computed_again_and_not_mixed_in(
     monkeypatch.setattr("lookalike.report.benchmark.RESULTS_VERSION", 3)
     assert main(arguments) == 0
     printed = capsys.readouterr().err
-    assert f"1 result in {tmp_path / 'a'} of another version than 3: outdated, not used\n" in printed
-    assert "0 are done" in printed
+    assert f"1 outdated result in {tmp_path / 'a'} not used: another version than 3\n" in printed
+    assert "0 done" in printed
     files = sorted((tmp_path / "a" / "cells").glob("*/result.json"), key=lambda file: file.stat().st_mtime_ns)
     stored = [json.loads(file.read_text()) for file in files]
     assert [result["version"] for result in stored] == [2, 3]
@@ -95,7 +95,7 @@ def test_a_plan_is_printed_and_nothing_is_begun(tmp_path: Path, capsys: pytest.C
     assert main(words(tmp_path / "a", "--plan", "--seeds", "3")) == 0
     told = capsys.readouterr().err
     assert "2 rows, 6 models" in told
-    assert "6 are open" in told
+    assert "6 open" in told
     assert "for 1,000 steps of one model" in told
     assert not (tmp_path / "a").exists()
 
@@ -147,7 +147,7 @@ def test_who_is_waited_for_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     capsys.readouterr()
     assert main(words(tmp_path, *one)) == 0
     told = capsys.readouterr().err
-    assert "0 are done, 1 is being done, 0 failed, 0 are open" in told
+    assert "0 done, 1 running, 0 failed, 0 open" in told
     who = r"waiting for c2 \+ average, fold 1, repeat 1 \(process 4711 on elsewhere, last sign [0-2] s ago\)"
     assert len(re.findall(rf"{who}; a worker without a sign for 2 s counts as dead\n", told)) == 1
     assert told.count("waiting") == 1
@@ -161,7 +161,7 @@ def test_two_workers_share_the_work_and_do_nothing_twice(tmp_path: Path) -> None
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert [cell["standing"] for cell in json.loads(done.stdout)["cells"]] == ["done"] * 6
-    for once in ("2 rows, 6 models", "6 are open", "for 6 models with 2 workers", "6 of 6 are done"):
+    for once in ("2 rows, 6 models", "6 open", "for 6 models with 2 workers", "6 of 6 done"):
         assert done.stderr.count(once) == 1, once
     assert "at most" not in done.stderr
     assert [shlex.split(line)[-len(typed) :] for line in (tmp_path / "commands.txt").read_text().splitlines()] == [
@@ -188,7 +188,7 @@ def test_vectors_are_kept_where_models_are_joined(tmp_path: Path) -> None:
         (("--losses", "c3"), "there is no loss 'c3'"),
         (("--protocol", "fiar"), "there is no protocol 'fiar'"),
         (("--variant", "M"), "variant must be one of S, L"),
-        (("--workers", "0"), "--workers must be at least 1"),
+        (("--workers", "0"), "workers must be at least 1"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_written(
