@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lookalike.models import backbones
-from lookalike.models.backbone import Backbone, _places
+from lookalike.models.backbone import Backbone, _grid
 from lookalike.models.backbones import create_backbone, default_backbone
 
 
@@ -51,13 +51,13 @@ def test_pictures_that_are_not_square() -> None:
 @pytest.mark.parametrize(
     ("count", "size", "grid"), [(49, (224, 224), (7, 7)), (48, (192, 256), (6, 8)), (3, (16, 48), (1, 3))]
 )
-def test_places(count: int, size: tuple[int, int], grid: tuple[int, int]) -> None:
-    assert _places(count, *size) == grid
+def test_grid(count: int, size: tuple[int, int], grid: tuple[int, int]) -> None:
+    assert _grid(count, *size) == grid
 
 
 def test_tokens_that_form_no_grid_are_refused() -> None:
     with pytest.raises(ValueError, match="no grid"):
-        _places(50, 224, 224)
+        _grid(50, 224, 224)
 
 
 class Registers(nn.Module):

@@ -1,4 +1,4 @@
-"""Models: pictures -> vectors. Backbones and their weights, the Embedder, its file, and what of it trains."""
+"""Models: backbones and their weights, the Embedder (pictures -> vectors), its files, freezing."""
 
 from lookalike.models.backbone import Backbone
 from lookalike.models.backbones import create_backbone, default_backbone, is_backbone, names, starts_random

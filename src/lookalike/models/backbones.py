@@ -1,13 +1,11 @@
-"""Backbones by name, and where their weights come from.
+"""Backbones by name, and their weights.
 
-Whatever timm builds that ends in a map or in patch tokens, and four networks of our own: ``bn_inception``,
-``resnet20``, ``resnetv2-20`` and, for quick trials with 64 px, ``resnet8-half``. Nothing is downloaded
-unless asked for.
+All timm networks that end in a map or in patch tokens, and four of our own: ``bn_inception``, ``resnet20``,
+``resnetv2-20`` and, for quick trials with 64 px, ``resnet8-half``. Nothing is downloaded unless asked for.
 """
 
 import json
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from lookalike._util.suggestions import did_you_mean
 from lookalike.models import lite0_weights
 from lookalike.models.backbone import Backbone
 from lookalike.models.bn_inception import BNInception
@@ -27,19 +26,19 @@ _OURS: dict[str, Callable[[], nn.Module]] = {
     "resnet8-half": lambda: CifarResNet(blocks=1, half=True),
     "resnetv2-20": lambda: CifarResNet(preactivate=True),
 }
-_ALIASES = {"efficientnet_lite0": "tf_efficientnet_lite0"}  # timm's own efficientnet_lite0 pads otherwise
-_FROM_SCRATCH = ("resnet20", "resnet8-half", "resnetv2-20")  # for which nobody publishes weights
+_ALIASES = {"efficientnet_lite0": "tf_efficientnet_lite0"}  # timm's efficientnet_lite0 pads differently
+_FROM_SCRATCH = ("resnet20", "resnet8-half", "resnetv2-20")  # no published weights
 
-# How timm's families are asked to take other sizes than that of their weights.
+# Arguments by which timm's families accept other input sizes than that of their weights.
 _ANY_SIZE: tuple[dict[str, Any], ...] = ({"strict_img_size": False}, {"dynamic_img_size": True}, {})
 
 
 def names() -> list[str]:
-    """Our own names; those of timm (``timm.list_models()``) are as good."""
+    """The names of our own backbones; those of ``timm.list_models()`` work as well."""
     return sorted([*_OURS, *_ALIASES])
 
 
-def default_backbone(device: torch.device | str | None = None) -> str:  # noqa: ARG001  one answer for all, so far
+def default_backbone(device: torch.device | str | None = None) -> str:  # noqa: ARG001  the same for all devices so far
     """The backbone to start with: the one whose ImageNet weights need no download."""
     return "efficientnet_lite0"
 
@@ -55,12 +54,20 @@ def starts_random(name: str, weights: str | Path = "auto") -> bool:
 
 
 def create_backbone(name: str, *, weights: str | Path = "auto") -> Backbone:
-    """The backbone of that name.
+    """Create a backbone.
 
-    weights: "auto": those that come with a package; an error that says what to do where there are none.
-        "none": random (also what "auto" means for the resnets of our own, for which there are none to be had).
-        "timm": downloaded by timm. Otherwise a file, .safetensors or a state dict that torch reads without pickle,
-        or the folder of a run that has trained this backbone.
+    Args:
+        name: One of ``names()`` or of ``timm.list_models()``.
+        weights: "auto" takes the weights that come with an installed package, and random ones for our resnets, which
+            have no published weights. "none" is random, "timm" lets timm download. Anything else is a file
+            (.safetensors, or a state dict that torch reads without pickle) or the folder of a run with this backbone.
+
+    Returns:
+        The backbone, on the CPU.
+
+    Raises:
+        ValueError: If there is no such backbone, it has no such weights, or they do not fit.
+        OSError: If timm cannot download the weights.
 
     >>> create_backbone("resnet20")(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 64, 64])
@@ -68,9 +75,8 @@ def create_backbone(name: str, *, weights: str | Path = "auto") -> Backbone:
     if not isinstance(name, str):
         raise TypeError(f"the name of a backbone must be a string, got {type(name).__name__}")
     if not is_backbone(name):
-        near = get_close_matches(name, [*names(), *timm.list_models()], n=4)
-        hint = f"did you mean {', '.join(near)}?" if near else f"ours are {', '.join(names())}, the others timm's"
-        raise ValueError(f"no backbone is called {name!r}; {hint}")
+        hint = did_you_mean(name, [*names(), *timm.list_models()])
+        raise ValueError(f"no backbone is called {name!r}{hint}; use one of {', '.join(names())}, or one of timm's")
     state = _read(name, weights)
     spec = None
     if name in _OURS:
@@ -91,34 +97,42 @@ def _is_lite0(name: str) -> bool:
 
 
 def _read(name: str, weights: str | Path) -> dict[str, Tensor] | None:
-    """The state dict that was asked for, None for random weights and for those that timm fetches."""
+    """The state dict to load; None for random weights and for those that timm downloads."""
     if weights == "auto" and _is_lite0(name):
         return lite0_weights.to_timm_names(read_weights(lite0_weights.weights_file()))
     if starts_random(name, weights):
         return None
     if weights == "auto" or (weights == "timm" and name in _OURS):
-        there = ["'timm' to download them"] if name not in _OURS else []
-        ways = ", ".join([*there, "a file", "or 'none' for a random start"])
-        raise ValueError(f"no weights of {name} come with a package; set weights to {ways}")
+        choices = "a file, or 'none' for a random start"
+        if name not in _OURS:
+            choices = f"'timm' to download them, {choices}"
+        raise ValueError(f"no weights of {name} come with a package; set weights to {choices}")
     if weights == "timm":
         return None
     if Path(weights).is_dir():
-        return _of_run(name, Path(weights))
+        return _read_run(name, Path(weights))
     state = read_weights(Path(weights))
-    return lite0_weights.to_timm_names(state) if lite0_weights.has_source_names(state) else state
+    if lite0_weights.has_source_names(state):
+        return lite0_weights.to_timm_names(state)
+    return state
 
 
-def _of_run(name: str, folder: Path) -> dict[str, Tensor]:
-    """The backbone of a model that was trained."""
+def _read_run(name: str, folder: Path) -> dict[str, Tensor]:
+    """The weights of the backbone that a run has trained."""
     try:
         settings = json.loads((folder / "model.json").read_text(encoding="utf-8"))
         trained = settings["backbone"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise ValueError(f"weights must be 'auto', 'none', 'timm', a file or a run, and {folder} is no run") from None
+        raise ValueError(
+            f"weights must be 'auto', 'none', 'timm', a file or a run, and {folder} is not a run"
+        ) from None
     if trained != name:
         raise ValueError(f"the run in {folder} has trained {trained}, whose weights do not fit {name}")
-    state = read_weights(folder / "model.safetensors")
-    return {key.removeprefix("backbone.network."): value for key, value in state.items() if key.startswith("backbone.")}
+    backbone = {}
+    for key, value in read_weights(folder / "model.safetensors").items():
+        if key.startswith("backbone."):
+            backbone[key.removeprefix("backbone.network.")] = value
+    return backbone
 
 
 def _create_timm(name: str, pretrained: bool) -> nn.Module:
@@ -131,12 +145,12 @@ def _create_timm(name: str, pretrained: bool) -> nn.Module:
         except RuntimeError as error:
             raise ValueError(f"timm cannot create {name}: {error}") from error
         except OSError as error:
-            raise OSError(f"timm could not fetch the weights of {name}: {error}") from error
-    raise AssertionError("the last way asks for nothing special")
+            raise OSError(f"timm could not download the weights of {name}: {error}") from error
+    raise AssertionError("the last of _ANY_SIZE has no arguments")
 
 
 def _classifier(network: nn.Module) -> tuple[str, ...]:
-    """The prefixes that a file may have and a network without a classifier has not."""
+    """Names of the classifier's layers, which a file may have and the network has not."""
     names = getattr(network, "classifier", None)
     if not isinstance(names, (str, tuple)):
         names = getattr(network, "default_cfg", {}).get("classifier") or ()

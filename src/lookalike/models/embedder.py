@@ -1,11 +1,11 @@
-"""The Embedder: pictures -> vectors, by backbone and head.
+"""The Embedder: a backbone and a head that make vectors of pictures.
 
     tokens = backbone(images)                       (B, N, C), local features
     vector = normalise(pool(tokens @ projection^T)) (B, D)
-    vector = normalise(pool(tokens) @ projection^T) for poolings that were made for the backbone's own features
+    vector = normalise(pool(tokens) @ projection^T) for poolings that work on the backbone's features
 
 The projection is a 1x1 convolution without bias, so prototypes and local features live in the space of the embedding.
-The head is a module of its own because a frozen backbone needs to run only once: the head then trains from its tokens.
+The head is a separate module: with a frozen backbone, it trains from cached tokens.
 """
 
 import json
@@ -30,24 +30,38 @@ FORMAT = 1  # of the settings
 
 
 class Explanation(NamedTuple):
-    """What an Embedder saw in pictures (B, 3, H, W)."""
+    """Vectors of pictures with the weights they were pooled by.
 
-    vector: Tensor  # (B, D)
-    weights: Tensor  # (B, N), rows sum to 1
-    attributes: Tensor  # (B, m)
-    grid: tuple[int, int]  # the N places row by row, H' * W' = N
+    Attributes:
+        vector: (B, D).
+        weights: (B, N), rows sum to 1.
+        attributes: (B, m).
+        grid: (H', W') with H' * W' = N; cells count row by row.
+    """
+
+    vector: Tensor
+    weights: Tensor
+    attributes: Tensor
+    grid: tuple[int, int]
 
     @property
     def heat_maps(self) -> Tensor:
-        """The weights in their places, (B, H', W')."""
+        """The weights as grids (B, H', W')."""
         return self.weights.unflatten(1, self.grid)
 
 
 class Head(nn.Module):
-    """Local features (B, N, C) -> vectors (B, D).
+    """Local features (B, N, C) -> vectors (B, D): projection, pooling, normalisation.
 
-    channels: C.  dim: D, or None for no projection (D = C).  pooling: its name, with ``pooling_settings``.
-    normalise: "l2": onto the unit sphere; "clip": into the unit ball, u / max(1, ||u||); "none".
+    Args:
+        channels: C.
+        dim: D, or None for no projection (D = C).
+        pooling: Name in ``lookalike.pooling``.
+        pooling_settings: Its settings.
+        normalise: "l2" onto the unit sphere; "clip" into the unit ball, u / max(1, ||u||); or "none".
+
+    Attributes:
+        dim: D, the size of the vectors.
     """
 
     def __init__(
@@ -88,7 +102,16 @@ class Head(nn.Module):
     @overload
     def forward(self, tokens: Tensor, mask: Tensor | None = None, *, details: Literal[True]) -> Pooled: ...
     def forward(self, tokens: Tensor, mask: Tensor | None = None, *, details: bool = False) -> Tensor | Pooled:
-        """Tokens (B, N, C), mask (B, N) True where present -> (B, D), or ``Pooled``; in fp32 also under autocast."""
+        """Compute vectors from local features, in fp32 also under autocast.
+
+        Args:
+            tokens: Local features (B, N, C).
+            mask: (B, N), True where a token is present.
+            details: Return ``Pooled`` with weights and attributes as well.
+
+        Returns:
+            Vectors (B, D), or ``Pooled``.
+        """
         if tokens.shape[-1] != self.channels:
             raise ValueError(f"expected local features (..., {self.channels}), got {tuple(tokens.shape)}")
         features = _at_least_float(tokens) if self.pools_first else self.project(tokens)
@@ -99,7 +122,7 @@ class Head(nn.Module):
         return self._finished(self.pooling(features, mask, **both))
 
     def project(self, features: Tensor) -> Tensor:
-        """The projection, of local or of pooled features; in fp32 or better, the vector is not to be rounded."""
+        """Project local or pooled features (..., C); the result is fp32 or fp64, also under autocast."""
         if self.projection is not None:
             if features.shape[-1] != self.projection.in_features:
                 raise ValueError(f"expected features (..., {self.projection.in_features}), got {tuple(features.shape)}")
@@ -115,12 +138,12 @@ class Head(nn.Module):
 
     @property
     def projects_channels(self) -> bool:
-        """Whether the projection is one of the backbone's channels, as local features or pooled to as many."""
+        """Whether the projection takes the backbone's channels, local or pooled to the same number."""
         return self.projection is not None and self.projection.in_features == self.channels
 
     @torch.no_grad()
     def median_norm(self, tokens: Tensor) -> float:
-        """The median norm of local features (..., C) once projected. GSP tells them apart from about 1 on."""
+        """The median norm of projected local features (..., C). GSP can tell features apart from about 1 on."""
         return median_norm(self.project(tokens))
 
     @torch.no_grad()
@@ -132,15 +155,19 @@ class Head(nn.Module):
         scale_to_median_norm: float | None = 2.0,
         centred: bool = False,
     ) -> ProjectionStart:
-        """Start the projection from data: ``principal_projection``, of which this takes all arguments."""
+        """Initialise the projection by ``principal_projection``, which explains the arguments.
+
+        Raises:
+            ValueError: If there is no projection, or it does not take the backbone's channels.
+        """
         if self.projection is None:
-            raise ValueError("there is no projection to start: the head was made with dim=None")
+            raise ValueError("there is no projection to initialise: the head was created with dim=None")
         if not self.projects_channels:
-            raise ValueError("the projection of this pooling's vectors has no start from the backbone's directions")
+            raise ValueError("the projection of this pooling's vectors cannot start from the backbone's directions")
         start = principal_projection(
             local, averages, len(self.projection.weight), scale_to_median_norm=scale_to_median_norm, centred=centred
         )
-        self.projection.weight.copy_(start.weight)  # in place: an optimiser may hold this very Parameter
+        self.projection.weight.copy_(start.weight)  # in place: an optimizer may hold this Parameter
         return start
 
     def extra_repr(self) -> str:
@@ -158,8 +185,13 @@ class Head(nn.Module):
 class Embedder(nn.Module):
     """Pictures (B, 3, H, W), prepared as ``input_spec`` says, -> vectors (B, D).
 
-    backbone: one from ``create_backbone``, or a name for it.  dim, pooling, pooling_settings, normalise: see ``Head``.
-    input_spec: where pictures are to be prepared otherwise than the backbone asks, in another size, say.
+    Args:
+        backbone: From ``create_backbone``, or its name.
+        dim: See ``Head``, as for the next three.
+        pooling: Name of the pooling.
+        pooling_settings: Its settings.
+        normalise: "l2", "clip" or "none".
+        input_spec: How pictures are prepared, e.g. in another size; None: as the backbone expects them.
 
     >>> embedder = Embedder("resnet20", dim=8, pooling="gsp", pooling_settings={"num_prototypes": 4})
     >>> embedder(torch.zeros(2, 3, 32, 32)).shape
@@ -190,25 +222,32 @@ class Embedder(nn.Module):
     @overload
     def forward(self, images: Tensor, *, details: Literal[True]) -> Pooled: ...
     def forward(self, images: Tensor, *, details: bool = False) -> Tensor | Pooled:
-        """(B, 3, H, W) -> (B, D), or ``Pooled`` with the weights (B, N) and attributes of the same pass."""
+        """Vectors (B, D) of images (B, 3, H, W); with ``details`` a ``Pooled`` that also has the weights (B, N)."""
         return self.head(self.backbone(images), details=details)
 
     @torch.no_grad()
     def explain(self, images: Tensor) -> Explanation:
-        """Where the vectors of pictures (B, 3, H, W) come from, for people: no gradients, eval mode."""
+        """Vectors and weights of images (B, 3, H, W), in eval mode and without gradients."""
         with in_eval_mode(self):
             maps = self.backbone.maps(images)
             pooled = self.head(maps.flatten(1, 2), details=True)
         return Explanation(pooled.vector, pooled.weights, pooled.attributes, (maps.shape[1], maps.shape[2]))
 
     def settings(self) -> dict[str, Any]:
-        """All that ``from_settings`` needs to build it again, as JSON holds it."""
+        """Plain values from which ``from_settings`` builds the same Embedder."""
         backbone, spec = self.backbone.name, self.input_spec.to_dict()
         return {"format": FORMAT, "backbone": backbone, **_plain(self._settings), "input": spec}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "Embedder":
-        """The Embedder of these settings, with random weights."""
+        """Build an Embedder with random weights.
+
+        Args:
+            settings: Result of ``settings()``.
+
+        Raises:
+            ValueError: If the format is unknown, or names are missing or unknown.
+        """
         if settings.get("format") != FORMAT:
             raise ValueError(f"the settings must have the format {FORMAT}, got {settings.get('format')!r}")
         expected = {"format", "backbone", "dim", "pooling", "normalise", "input"}
@@ -226,7 +265,7 @@ class Embedder(nn.Module):
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy, of values that JSON gives back as they were."""
+    """A copy, of the values that JSON gives back."""
     try:
         copy: dict[str, Any] = json.loads(json.dumps(dict(settings), allow_nan=False))
     except (TypeError, ValueError) as error:
