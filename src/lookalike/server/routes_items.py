@@ -109,9 +109,10 @@ def routes(context: Context) -> APIRouter:
         check_entry(label, metadata)
 
         async def prepare() -> tuple[bytes, Vector]:
-            vector = await context.embed(await context.decode_upload(data, Crop()))  # decoded as for POST /embed
-            picture = await context.decode_upload(data)
-            jpeg = await context.in_picture_thread(as_jpeg, picture, side=LARGEST_SIDE)
+            reduced = await context.decode_upload(data, Crop())  # as for POST /embed, to give the same vector
+            vector = await context.embed(reduced)
+            full = await context.decode_upload(data)
+            jpeg = await context.in_picture_thread(as_jpeg, full, side=LARGEST_SIDE)
             return jpeg, vector
 
         jpeg, vector = await with_timeout(seconds, prepare())

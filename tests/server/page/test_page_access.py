@@ -126,7 +126,7 @@ CONTRAST = """() => {
     return getComputedStyle(document.body).backgroundColor;
   };
   return ["#summary", "#open-card", "#choose", "#tab-results", "#tab-collection", "#status", "#query-detail", ".label",
-    ".distance", ".more", "#label", "#rerank", "#rerank-help", "#notice-words", "#map-help"].map(name => {
+    ".distance", ".more", "#label", "#rerank", "#rerank-help", "#notice-text", "#map-help"].map(name => {
       const one = document.querySelector(name);
       const pair = [light(getComputedStyle(one).color), light(behind(one))].sort((a, b) => b - a);
       return [name, (pair[0] + 0.05) / (pair[1] + 0.05)];

@@ -23,7 +23,7 @@ def test_a_server_with_a_key(
         expect(page.locator("#key-value")).to_be_focused()
         page.keyboard.type("another key altogether")
         page.keyboard.press("Enter")
-        expect(page.locator("#key-words")).to_contain_text("not accepted")
+        expect(page.locator("#key-text")).to_contain_text("not accepted")
         page.locator("#key-value").fill(READ)
         page.keyboard.press("Enter")
         expect(page.locator("#items .card:not(.waiting)").first).to_be_visible()
@@ -33,7 +33,7 @@ def test_a_server_with_a_key(
         page.locator("#file").set_input_files(upload_of(upload))
         assert hits_shown(page) == expected(collection, model.embed(noise(40, 30))[0])
         page.locator("#weights").check()
-        expect(page.locator("#hits .veil").first).to_be_visible()
+        expect(page.locator("#hits .heatmap").first).to_be_visible()
         assert READ in page.evaluate(KEPT)
         assert page.evaluate("localStorage.length") == 0
         assert not any("key" in each for each in asked)
@@ -47,7 +47,7 @@ def test_nobody_has_the_key(opening: Callable[..., Any], collection: index.Index
         page = opening(url, allowed="401", ready=False)
         page.locator("#key [data-close]").click()
         expect(page.locator("#notice")).to_be_visible()
-        expect(page.locator("#notice-words")).to_contain_text("key")
+        expect(page.locator("#notice-text")).to_contain_text("key")
         page.context.close()
 
 
@@ -57,7 +57,7 @@ def test_what_the_server_refuses_is_said_in_its_words(opening: Callable[..., Any
         page.locator("#file").set_input_files(upload_of(b"not a picture at all", "broken.jpg", "image/jpeg"))
     assert answer.value.status == 415
     message = answer.value.json()["error"]["message"]
-    expect(page.locator("#notice-words")).to_have_text(message)
+    expect(page.locator("#notice-text")).to_have_text(message)
     expect(page.locator("#status")).to_have_text("The search failed")
     # it would fail again, and there is nothing to be seen of it
     expect(page.locator("#notice-action")).to_have_text("Choose another picture")
@@ -68,7 +68,7 @@ def test_what_the_server_refuses_is_said_in_its_words(opening: Callable[..., Any
         page.locator("#notice-action").click()
     chooser.value.set_files([])
     page.locator("#file").set_input_files(upload_of(b"words", "letter.txt", "text/plain"))
-    expect(page.locator("#notice-words")).to_have_text("letter.txt is not a picture.")
+    expect(page.locator("#notice-text")).to_have_text("letter.txt is not a picture.")
     page.locator("#file").set_input_files(upload_of(upload))
     assert len(hits_shown(page)) == 12
     expect(page.locator("#notice")).to_be_hidden()
@@ -80,7 +80,7 @@ def test_a_picture_that_is_seen_but_refused_has_no_regions(opening: Callable[...
     page = opening(allowed="413")
     page.route("**/search", lambda route: route.fulfill(status=413, json={"error": {"message": "too many pixels"}}))
     page.locator("#file").set_input_files(upload_of(upload))
-    expect(page.locator("#notice-words")).to_have_text("too many pixels")
+    expect(page.locator("#notice-text")).to_have_text("too many pixels")
     expect(page.locator("#stage")).to_be_visible()
     expect(page.locator("#crop")).to_be_disabled()
     box = page.locator("#query-picture").bounding_box()
@@ -111,10 +111,10 @@ def test_a_busy_server_is_asked_again_and_a_lost_one_on_demand(opening: Callable
 
     page.route("**/search", answer)
     page.locator("#items .picture").nth(3).click()
-    expect(page.locator("#notice-words")).to_have_text("too many requests Trying again in 0.3 s.")
+    expect(page.locator("#notice-text")).to_have_text("too many requests Trying again in 0.3 s.")
     expect(page.locator("#hits .card:not(.waiting)")).to_have_count(12)
     page.locator("#hits .more").first.click()
-    expect(page.locator("#notice-words")).to_contain_text("does not answer")
+    expect(page.locator("#notice-text")).to_contain_text("does not answer")
     expect(page.locator("#hits .card")).to_have_count(0)
     page.locator("#notice-action").click()
     expect(page.locator("#hits .card:not(.waiting)")).to_have_count(12)

@@ -115,7 +115,7 @@ def test_filter_by_label(page: Any, collection: index.Index) -> None:
     expect(page.locator("#hits .card:not(.waiting)")).to_have_count(1)
     expect(page.locator("#status")).to_contain_text("1 result without a label, nearest: ")
     page.locator("#hits .more").click()
-    expect(page.locator("#notice-words")).to_have_text("No picture without a label to compare with.")
+    expect(page.locator("#notice-text")).to_have_text("No picture without a label to compare with.")
     page.go_back()
     page.locator("#label").select_option(label="All labels")
     expect(page.locator("#hits .card:not(.waiting)")).to_have_count(12)
@@ -227,7 +227,7 @@ def test_an_empty_collection(opening: Callable[..., Any], run: Path, model: Trai
         page.locator("#tab-map").click()
         expect(page.locator("#map-status")).to_contain_text("The collection is empty")
         page.locator("#file").set_input_files(upload_of(encoded(noise(20, 20))))
-        expect(page.locator("#notice-words")).to_contain_text("no other picture")
+        expect(page.locator("#notice-text")).to_contain_text("no other picture")
         page.context.close()
 
 
@@ -237,7 +237,7 @@ def test_the_models_card(page: Any, run: Path) -> None:
     page.locator("#open-card").click()
     dialog = page.locator("#card")
     expect(dialog).to_be_visible()
-    expect(dialog.locator("#card-figures p").first).to_have_text(re.compile(rf"{100 * best['MAP@R']:.1f} %\s*MAP@R"))
+    expect(dialog.locator("#card-metrics p").first).to_have_text(re.compile(rf"{100 * best['MAP@R']:.1f} %\s*MAP@R"))
     for text in (
         card["trained_on"],
         "resnet8-half",

@@ -36,36 +36,36 @@ def opacities(page: Any, canvas: str, rows: int, columns: int) -> np.ndarray:
     return np.array(page.locator(canvas).evaluate(OPACITIES, [rows, columns])).reshape(rows, columns)
 
 
-VEIL = ((0, 0.35, 0.7, 1), (0.82, 0.62, 0.26, 0.14))  # parts of the largest weight, and how much they hide
+OPACITY = ((0, 0.35, 0.7, 1), (0.82, 0.62, 0.26, 0.14))  # fraction of the largest weight -> opacity
 
 
-def test_weights_as_a_veil(page: Any, collection: index.Index, model: TrainedModel) -> None:
+def test_weights_as_a_heat_map(page: Any, collection: index.Index, model: TrainedModel) -> None:
     item = striped(collection)
     search_with(page, item)
-    assert page.locator(".veil:visible").count() == 0
+    assert page.locator(".heatmap:visible").count() == 0
     page.locator("#weights").check()
     expect(page.locator("#query-weights")).to_be_visible()
     expect(page.locator("#legend")).to_be_visible()
     expect(page.locator("#legend p").first).to_have_text(re.compile(r"no weight\s+the largest"))
-    expect(page.locator("#legend")).to_contain_text("dark border is never seen by the model")
+    expect(page.locator("#legend")).to_contain_text("does not see an evenly dark border")
     rows, columns = model.explain(item.path).grid.shape
-    expect(page.locator("#legend-grid")).to_contain_text(f"{rows} \u00d7 {columns} places")
-    expect(page.locator("#hits .veil").nth(3)).to_be_visible()
+    expect(page.locator("#legend-grid")).to_contain_text(f"{rows} \u00d7 {columns} cells")
+    expect(page.locator("#hits .heatmap").nth(3)).to_be_visible()
     third = collection.search(collection.vectors([item.id]), 5)[0][4].item
-    for shown, canvas in ((item, "#query-weights"), (third, "#hits li:nth-child(4) .veil")):
+    for shown, canvas in ((item, "#query-weights"), (third, "#hits li:nth-child(4) .heatmap")):
         weights = model.explain(shown.path).weights  # of 32 x 32 pixels
         assert weights.max() > 2 * weights.min()
-        wanted = 255 * np.interp(weights / weights.max(), *VEIL)
-        veil = opacities(page, canvas, 8, 8)
-        assert np.abs(veil - wanted.reshape(8, 4, 8, 4).mean((1, 3))).max() < 16
-        assert np.ptp(veil) > 40
+        wanted = 255 * np.interp(weights / weights.max(), *OPACITY)
+        opacity = opacities(page, canvas, 8, 8)
+        assert np.abs(opacity - wanted.reshape(8, 4, 8, 4).mean((1, 3))).max() < 16
+        assert np.ptp(opacity) > 40
     page.locator("#hits .picture").first.click()
     expect(page.locator("#viewer-weights")).to_be_visible()
     page.keyboard.press("ArrowRight")
     expect(page.locator("#viewer-facts")).to_contain_text("2 of 12")
     page.keyboard.press("Escape")
     page.locator("#weights").uncheck()
-    assert page.locator(".veil:visible").count() == 0
+    assert page.locator(".heatmap:visible").count() == 0
 
 
 def test_a_model_without_weights_has_no_switch(opening: Callable[..., Any]) -> None:
@@ -79,7 +79,7 @@ def test_a_model_without_weights_has_no_switch(opening: Callable[..., Any]) -> N
     page = opening(before=without)
     expect(page.locator("#weights-control")).to_be_hidden()
     page.locator("#open-card").click()
-    expect(page.locator("#card-note")).to_have_text("No figures were kept with this model.")
+    expect(page.locator("#card-note")).to_have_text("No metrics are stored with this model.")
 
 
 def test_a_region_by_dragging(page: Any, collection: index.Index, model: TrainedModel) -> None:

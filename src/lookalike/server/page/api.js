@@ -1,107 +1,166 @@
-// The server's interface, and the one place that knows the key.
+// The client of the HTTP API. Only this module knows the key.
 
-const STORED = "lookalike-key";
+const STORAGE_NAME = "lookalike-key";
+const BUSY = 503;
+const UNAUTHORISED = 401;
+const ATTEMPTS = 4; // while the server is busy
+
 let askForKey = async () => null;
-let asking = null; // one question at a time, however many requests were refused
-let kept = null; // where the browser allows no storage
+let openQuestion = null; // promise of a key; one dialog serves all refused requests
+let keyInMemory = null; // used where the browser allows no storage
 
+/** A request that failed; `status` is 0 if there was no answer, `retryAfter` is in seconds or null. */
 export class ServerError extends Error {
   constructor(message, { status = 0, code = "", retryAfter = null } = {}) {
     super(message);
-    Object.assign(this, { status, code, retryAfter });
+    this.status = status;
+    this.code = code;
+    this.retryAfter = retryAfter;
   }
 }
 
-/** `ask(refused)` gives a key, or null if nobody has one; `refused` says that there was one and it was wrong. */
+/** Sets the function that asks the user: `ask(refused)` resolves to a key or null; `refused` means the last was wrong. */
 export function onKeyNeeded(ask) {
   askForKey = ask;
 }
 
+/** Returns the current key, or null. */
 export function key() {
   try {
-    return sessionStorage.getItem(STORED) ?? kept;
+    return sessionStorage.getItem(STORAGE_NAME) ?? keyInMemory;
   } catch {
-    return kept;
+    return keyInMemory;
   }
 }
 
-function keepKey(value) {
-  kept = value;
+function storeKey(value) {
+  keyInMemory = value;
   try {
-    sessionStorage.setItem(STORED, value);
+    sessionStorage.setItem(STORAGE_NAME, value);
   } catch {
-    // the key then lasts as long as the page
+    // Without storage the key lasts as long as the page.
   }
 }
 
-/** Waits for somebody to type a key; true if there is a new one. */
-async function newKey(refused) {
-  asking ??= askForKey(refused).finally(() => (asking = null));
-  const given = await asking;
-  if (given) keepKey(given);
-  return Boolean(given);
+/** Asks the user for a key; resolves to whether there is a new one. */
+async function requestKey(refused) {
+  openQuestion ??= askForKey(refused).finally(() => (openQuestion = null));
+  const answer = await openQuestion;
+  if (answer) storeKey(answer);
+  return Boolean(answer);
 }
 
-/** GET, or POST if there are fields; what is undefined, null or "" is left out of them. */
+/** Builds a form; fields that are undefined, null or "" are left out. */
+function toForm(fields) {
+  const form = new FormData();
+  for (const [name, value] of Object.entries(fields)) {
+    if (value instanceof Blob) form.append(name, value, value.name || "picture");
+    else if (value !== undefined && value !== null && value !== "") form.append(name, String(value));
+  }
+  return form;
+}
+
+async function fetchOnce(path, fields, usedKey, signal) {
+  const options = { method: "GET", signal, headers: {} };
+  if (fields) Object.assign(options, { method: "POST", body: toForm(fields) });
+  if (usedKey) options.headers["X-API-Key"] = usedKey;
+  try {
+    return await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ServerError("The server does not answer. Is it still running?", { code: "unreachable" });
+  }
+}
+
+/** Sends GET, or POST if there are fields. Asks for a key and repeats the request if one is needed. */
 async function send(path, { fields, signal } = {}) {
   for (;;) {
-    const used = key();
-    const form = fields && new FormData();
-    for (const [name, value] of Object.entries(fields ?? {})) {
-      if (value instanceof Blob) form.append(name, value, value.name || "picture");
-      else if (value !== undefined && value !== null && value !== "") form.append(name, String(value));
+    const usedKey = key();
+    const response = await fetchOnce(path, fields, usedKey, signal);
+    if (response.ok) return response;
+    if (response.status === UNAUTHORISED) {
+      const changedMeanwhile = usedKey !== key();
+      if (changedMeanwhile || (await requestKey(Boolean(usedKey)))) continue;
     }
-    let answer;
-    try {
-      const headers = used ? { "X-API-Key": used } : {};
-      answer = await fetch(path, { method: form ? "POST" : "GET", body: form, signal, headers });
-    } catch (problem) {
-      if (problem.name === "AbortError") throw problem;
-      throw new ServerError("The server does not answer. Is it still running?", { code: "unreachable" });
-    }
-    if (answer.ok) return answer;
-    if (answer.status === 401 && (used !== key() || (await newKey(Boolean(used))))) continue;
-    throw await problemOf(answer);
+    throw await toError(response);
   }
 }
 
-async function problemOf(answer) {
-  const { error } = await answer.json().catch(() => ({}));
-  const wait = Number.parseFloat(answer.headers.get("Retry-After"));
-  return new ServerError(error?.message || `The server answered ${answer.status}.`, {
-    status: answer.status,
+async function toError(response) {
+  const { error } = await response.json().catch(() => ({}));
+  const seconds = Number.parseFloat(response.headers.get("Retry-After"));
+  return new ServerError(error?.message || `The server answered ${response.status}.`, {
+    status: response.status,
     code: error?.code ?? "",
-    retryAfter: Number.isFinite(wait) ? wait : null,
+    retryAfter: Number.isFinite(seconds) ? seconds : null,
   });
 }
 
-const json = async (path, options) => (await send(path, options)).json();
-
-export const model = () => json("model");
-export const labels = async () => (await json("labels")).labels;
-export const item = (id) => json(`items/${encodeURIComponent(id)}`);
-export const points = () => json("map");
-
-export function items({ after, where, limit, signal }) {
-  const asked = new URLSearchParams({ limit });
-  if (after) asked.set("after", after);
-  if (where) asked.set("where", where);
-  return json(`items?${asked}`, { signal });
+async function json(path, options) {
+  const response = await send(path, options);
+  return response.json();
 }
 
-const fieldsOf = ({ id, picture }, crop) => ({
-  id,
-  picture,
-  crop: crop && [crop.left, crop.top, crop.width, crop.height].map((value) => value.toFixed(4)).join(","),
-});
+/** Calls `request()` again while the server is busy, a few times. */
+export async function retryWhileBusy(request, signal) {
+  for (let attempt = 1; ; attempt += 1) {
+    try {
+      return await request();
+    } catch (error) {
+      if (error.status !== BUSY || attempt === ATTEMPTS || signal?.aborted) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 1000 * (error.retryAfter ?? 1)));
+    }
+  }
+}
 
-export const search = (query, { crop, k, where, rerank, signal }) =>
-  json("search", { fields: { ...fieldsOf(query, crop), k, where, rerank }, signal });
+/** GET /model */
+export const model = () => json("model");
 
-export const explain = (query, crop, signal) => json("explain", { fields: fieldsOf(query, crop), signal });
+/** GET /labels: [{ label, count }] */
+export const labels = async () => (await json("labels")).labels;
 
+/** GET /items/{id} */
+export const item = (id) => json(`items/${encodeURIComponent(id)}`);
+
+/** GET /map: { points, sampled } */
+export const points = () => json("map");
+
+/** GET /items: one page, { items, next } */
+export function items({ after, where, limit, signal }) {
+  const parameters = new URLSearchParams({ limit });
+  if (after) parameters.set("after", after);
+  if (where) parameters.set("where", where);
+  return json(`items?${parameters}`, { signal });
+}
+
+function queryFields({ id, picture }, crop) {
+  const fields = { id, picture };
+  if (crop) {
+    const fractions = [crop.left, crop.top, crop.width, crop.height];
+    fields.crop = fractions.map((value) => value.toFixed(4)).join(",");
+  }
+  return fields;
+}
+
+/** POST /search: { hits, took_ms } */
+export function search(query, { crop, k, where, rerank, signal }) {
+  return json("search", { fields: { ...queryFields(query, crop), k, where, rerank }, signal });
+}
+
+/** POST /explain: weights in rows x columns over the whole picture */
+export const explain = (query, crop, signal) => json("explain", { fields: queryFields(query, crop), signal });
+
+/** The address of an item's picture, at most `side` pixels large. */
 export const imageAddress = (id, side) => `items/${encodeURIComponent(id)}/image?side=${side}`;
-export const imageBlob = async (address) => (await send(address)).blob();
 
-/** The filter that leaves one label. */
-export const whereLabel = (label) => (label === null ? "" : `label="${label.replace(/[\\"]/g, "\\$&")}"`);
+/** Downloads a picture; unlike an <img>, this sends the key. */
+export async function imageBlob(address) {
+  const response = await send(address);
+  return response.blob();
+}
+
+/** The filter for one label; "" for null, which means all labels. */
+export function whereLabel(label) {
+  if (label === null) return "";
+  return `label="${label.replace(/[\\"]/g, "\\$&")}"`;
+}

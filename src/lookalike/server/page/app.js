@@ -1,151 +1,169 @@
-// The search page: how what is searched with leads to what is found, and from there to the next search.
+// The search page: connects query, controls, results, collection and map.
 
 import * as api from "./api.js";
-import { receive } from "./arriving.js";
-import { Collection, MapView } from "./collection.js";
-import { $, countLimit, distanceOf, element, labelOf, plural, state, toCount } from "./common.js";
+import { CollectionView } from "./collection.js";
 import { askForKey, showCard, Viewer } from "./dialogs.js";
+import { $, element } from "./dom.js";
+import { distanceOf, labelOf, plural } from "./format.js";
 import { Grid } from "./grid.js";
+import { cancelQueued, paintScale } from "./heatmap.js";
+import { MapView } from "./map_view.js";
 import { QueryPanel } from "./query.js";
-import { Results, notice } from "./results.js";
-import { forgetWaiting, paintScale, patiently } from "./weights.js";
+import { Results, showNotice } from "./results.js";
+import { countLimit, state, toCount } from "./state.js";
+import { listenForFiles } from "./uploads.js";
 
-const AUTOMATIC = 3; // times that a busy server is asked again by itself
-const UNUSABLE = [404, 410, 413, 415, 422]; // what is said of a picture that no second attempt makes better
-const NARROW = matchMedia("(max-width: 52rem)"); // as in the style sheet
+const AUTOMATIC_RETRIES = 3; // while the server is busy
+const UNUSABLE_PICTURE = [404, 410, 413, 415, 422]; // statuses that a second attempt does not change
+const NARROW = matchMedia("(max-width: 52rem)"); // as in style.css
+const CHOOSE_ANOTHER = { action: "Choose another picture", onAction: () => $("file").click() };
+const SHOW_COLLECTION = { action: "Look at the collection", onAction: () => openTab("collection") };
 
-const viewer = new Viewer({ more: searchWithItem });
-const hits = new Grid($("hits"), {
-  choose: (_, place) => viewer.open(hits.entries, place, state.weights),
-  more: searchWithItem,
-  describe: (entry, place) => `Result ${place + 1}: ${labelOf(entry)}, distance ${distanceOf(entry)}`,
+const viewer = new Viewer({ onMore: searchWithItem });
+const hitGrid = new Grid($("hits"), {
+  onChoose: (_, index) => viewer.open(hitGrid.entries, index, state.weights),
+  onMore: searchWithItem,
+  describe: (hit, index) => `Result ${index + 1}: ${labelOf(hit)}, distance ${distanceOf(hit)}`,
 });
-const results = new Results(hits);
-const panel = new QueryPanel(search);
-const collection = new Collection(searchWithItem);
+const results = new Results(hitGrid);
+const queryPanel = new QueryPanel(search);
+const collection = new CollectionView(searchWithItem);
 const map = new MapView(searchWithItem);
 
-// ---------------------------------------------------------------- searching
+// ---------------------------------------------------------------- search
 
-let searching = null; // AbortController of the search under way
-let repetition = 0; // timer
+let currentSearch = null; // AbortController
+let retryTimer = 0;
 
-/** Searches for what the state says. `focus`: the focus goes along to the results. */
+/** Searches with the current state. `remember`: add to the history; `focus`: move the focus to the results. */
 async function search({ attempt = 1, remember = true, focus = false } = {}) {
   if (!state.query) return;
-  searching?.abort();
-  clearTimeout(repetition);
-  const mine = (searching = new AbortController());
-  forgetWaiting();
+  currentSearch?.abort();
+  clearTimeout(retryTimer);
+  const request = new AbortController();
+  currentSearch = request;
+  cancelQueued();
   openTab("results");
-  if (remember) rememberEntry();
-  results.wait(true);
+  if (remember) pushHistory();
+  results.setWaiting(true);
   try {
     const { crop, k, label, query, rerank } = state;
     const where = api.whereLabel(label);
-    const found = await api.search(query, { crop, k, where, rerank, signal: mine.signal });
-    if (searching !== mine) return;
-    results.wait(false);
-    results.show(found, () => chooseLabel(null));
-    if (focus && focusIsFree()) hits.focus(0);
-  } catch (problem) {
-    if (searching !== mine || problem.name === "AbortError") return;
-    results.wait(false);
-    const wait = problem.status === 503 && attempt <= AUTOMATIC ? (problem.retryAfter ?? 1) : null;
-    const unusable = UNUSABLE.includes(problem.status);
-    panel.refuse(unusable && !state.crop);
-    const again = { action: "Try again", act: () => search({ remember: false }) };
-    results.fail(problem, wait, unusable ? ANOTHER : again);
-    if (wait !== null) repetition = setTimeout(search, 1000 * wait, { attempt: attempt + 1, remember: false, focus });
+    const answer = await api.search(query, { crop, k, where, rerank, signal: request.signal });
+    if (currentSearch !== request) return;
+    results.setWaiting(false);
+    results.show(answer, () => chooseLabel(null));
+    if (focus && focusIsFree()) hitGrid.focus(0);
+  } catch (error) {
+    if (currentSearch !== request || error.name === "AbortError") return;
+    results.setWaiting(false);
+    showSearchError(error, { attempt, focus });
   }
   map.highlight();
 }
 
-const ANOTHER = { action: "Choose another picture", act: () => $("file").click() };
+function showSearchError(error, { attempt, focus }) {
+  const unusable = UNUSABLE_PICTURE.includes(error.status);
+  const retries = error.status === 503 && attempt <= AUTOMATIC_RETRIES;
+  const retrySeconds = retries ? (error.retryAfter ?? 1) : null;
+  const tryAgain = { action: "Try again", onAction: () => search({ remember: false }) };
+  queryPanel.setUsable(!unusable || Boolean(state.crop));
+  results.fail(error, retrySeconds, unusable ? CHOOSE_ANOTHER : tryAgain);
+  if (retries) {
+    retryTimer = setTimeout(search, 1000 * retrySeconds, { attempt: attempt + 1, remember: false, focus });
+  }
+}
 
-/** Whether the focus is among the pictures still, or was lost with one of them. */
-const focusIsFree = () => document.activeElement === document.body || $("views").contains(document.activeElement);
+/** Whether the focus may move: it is among the pictures, or was lost with one of them. */
+function focusIsFree() {
+  return document.activeElement === document.body || $("views").contains(document.activeElement);
+}
 
 function searchWithFile(file) {
   if (file.type && !file.type.startsWith("image/")) {
     openTab("results");
-    notice(`${file.name || "That"} is not a picture.`, { ...ANOTHER, bad: true });
+    showNotice(`${file.name || "That"} is not a picture.`, { ...CHOOSE_ANOTHER, bad: true });
     return;
   }
-  panel.set({ picture: file, name: file.name || "pasted picture", address: URL.createObjectURL(file) }, null);
+  queryPanel.set({ picture: file, name: file.name || "pasted picture", address: URL.createObjectURL(file) }, null);
   search();
-  reveal();
+  scrollToResults();
 }
 
 function searchWithItem({ id, label, name = "" }) {
-  panel.set({ id, label, name }, null);
+  queryPanel.set({ id, label, name }, null);
   search({ focus: true });
-  reveal();
+  scrollToResults();
 }
 
-/** To where the query and the nearest are; in one column, to the nearest. */
-function reveal() {
+/** Scrolls to the top, where query and results are; on narrow screens to the results below the query. */
+function scrollToResults() {
   if (NARROW.matches) $("views").scrollIntoView();
   else scrollTo({ top: 0 });
 }
 
-// ---------------------------------------------------------------- where one has been
+// ---------------------------------------------------------------- history
 
-const past = []; // for the browser's back button: a file cannot be put in an address
+const searches = []; // for the back button; an uploaded file cannot be part of an address
 
-function rememberEntry() {
+function pushHistory() {
   const { query, crop, label, k, rerank } = state;
-  past.push({ query, crop, label, k, rerank });
-  const asked = new URLSearchParams(query.id ? { id: query.id } : {});
-  if (label !== null) asked.set("label", label);
-  asked.set("k", k);
-  if (rerank !== "none") asked.set("rerank", rerank);
-  history.pushState({ place: past.length - 1 }, "", `#${asked}`);
+  searches.push({ query, crop, label, k, rerank });
+  const parameters = new URLSearchParams();
+  if (query.id) parameters.set("id", query.id);
+  if (label !== null) parameters.set("label", label);
+  parameters.set("k", k);
+  if (rerank !== "none") parameters.set("rerank", rerank);
+  history.pushState({ index: searches.length - 1 }, "", `#${parameters}`);
 }
 
-/** The address of the page can be sent to a colleague: it names a picture of the collection. */
-async function fromAddress() {
-  const asked = new URLSearchParams(location.hash.slice(1));
-  const label = asked.get("label");
-  state.label = state.labels.some((each) => each.label === label) ? label : null;
-  state.k = toCount(asked.get("k"));
-  limitCount(asked.get("k"));
-  const offered = [...$("rerank").options].map(({ value }) => value);
-  state.rerank = offered.includes(asked.get("rerank")) ? asked.get("rerank") : "none";
+/** Restores a search from the address, which may come from another user. */
+async function restoreFromAddress() {
+  const parameters = new URLSearchParams(location.hash.slice(1));
+  const id = parameters.get("id");
+  const label = parameters.get("label");
+  const rerank = parameters.get("rerank");
+  const methods = [...$("rerank").options].map(({ value }) => value);
+  state.label = state.labels.some((entry) => entry.label === label) ? label : null;
+  state.k = toCount(parameters.get("k"));
+  state.rerank = methods.includes(rerank) ? rerank : "none";
   showControls();
-  if (!asked.get("id")) {
+  showCountLimit(parameters.get("k"));
+  if (!id) {
     openTab("collection");
     return;
   }
   try {
-    panel.set(await api.item(asked.get("id")), null);
+    queryPanel.set(await api.item(id), null);
     search({ remember: false });
-  } catch (problem) {
+  } catch (error) {
     openTab("results");
-    notice(problem.message, { action: "Look at the collection", act: () => openTab("collection"), bad: true });
+    showNotice(error.message, { ...SHOW_COLLECTION, bad: true });
   }
 }
 
 addEventListener("popstate", (event) => {
-  const entry = past[event.state?.place];
-  searching?.abort();
-  if (entry) {
-    Object.assign(state, { label: entry.label, k: entry.k, rerank: entry.rerank });
-    limitCount(String(entry.k));
+  const previous = searches[event.state?.index];
+  currentSearch?.abort();
+  if (previous) {
+    const { query, crop, label, k, rerank } = previous;
+    Object.assign(state, { label, k, rerank });
     showControls();
-    panel.set(entry.query, entry.crop);
+    showCountLimit(String(k));
+    queryPanel.set(query, crop);
     search({ remember: false });
   } else {
-    panel.set(null, null);
-    fromAddress();
+    queryPanel.set(null, null);
+    restoreFromAddress();
   }
 });
 
 // ---------------------------------------------------------------- controls
 
+/** Brings the controls in line with the state. */
 function showControls() {
-  const place = state.labels.findIndex(({ label }) => label === state.label);
-  $("label").value = place < 0 ? "" : String(place);
+  const labelIndex = state.labels.findIndex(({ label }) => label === state.label);
+  $("label").value = labelIndex < 0 ? "" : String(labelIndex);
   $("k").value = state.k;
   $("rerank").value = state.rerank;
   const { help } = $("rerank").selectedOptions[0].dataset;
@@ -153,9 +171,9 @@ function showControls() {
   $("rerank-help").hidden = !help;
 }
 
-/** Says so if another number of results is shown than was asked for. */
-function limitCount(asked) {
-  $("k-help").textContent = countLimit(asked);
+/** Says why fewer or more results are shown than the text asks for. */
+function showCountLimit(text) {
+  $("k-help").textContent = countLimit(text);
 }
 
 function chooseLabel(label) {
@@ -163,95 +181,111 @@ function chooseLabel(label) {
   showControls();
   map.highlight();
   search();
-  collection.list();
+  collection.load();
 }
 
-function showWeights(on) {
-  state.weights = on;
-  $("legend").hidden = !on;
-  hits.showWeights(on);
-  panel.explain();
+function chooseCount(text) {
+  state.k = toCount(text);
+  showControls();
+  showCountLimit(text);
+  search();
 }
 
+function chooseRerank(method) {
+  state.rerank = method;
+  showControls();
+  search();
+}
+
+function showWeights(visible) {
+  state.weights = visible;
+  $("legend").hidden = !visible;
+  hitGrid.showWeights(visible);
+  queryPanel.explain();
+}
+
+// ---------------------------------------------------------------- tabs
+
+const TABS = [...document.querySelectorAll("[role=tab]")];
+const nameOf = (tab) => tab.id.slice("tab-".length);
+
+/** Opens the tab "results", "collection" or "map". */
 function openTab(name) {
-  for (const tab of document.querySelectorAll("[role=tab]")) {
-    const chosen = tab.id === `tab-${name}`;
-    tab.setAttribute("aria-selected", chosen);
-    tab.tabIndex = chosen ? 0 : -1;
-    $(tab.getAttribute("aria-controls")).hidden = !chosen;
+  for (const tab of TABS) {
+    const selected = nameOf(tab) === name;
+    tab.setAttribute("aria-selected", selected);
+    tab.tabIndex = selected ? 0 : -1;
+    $(tab.getAttribute("aria-controls")).hidden = !selected;
   }
   if (name === "map") map.open();
-  if (name !== "results" || state.query) return;
-  hits.clear();
-  $("status").textContent = "Nothing searched yet";
-  notice("Choose, drop or paste a picture, or take one from the collection.", {
-    action: "Look at the collection",
-    act: () => openTab("collection"),
-  });
+  if (name === "results" && !state.query) {
+    hitGrid.clear();
+    $("status").textContent = "Nothing searched yet";
+    showNotice("Choose, drop or paste a picture, or take one from the collection.", SHOW_COLLECTION);
+  }
 }
 
-function walkTabs(event) {
-  const tabs = [...document.querySelectorAll("[role=tab]")];
-  const here = tabs.indexOf(event.target);
-  const next = { ArrowLeft: here - 1, ArrowRight: here + 1, Home: 0, End: tabs.length - 1 }[event.key];
-  if (next === undefined) return;
+function onTabKey(event) {
+  const current = TABS.indexOf(event.target);
+  const targets = { ArrowLeft: current - 1, ArrowRight: current + 1, Home: 0, End: TABS.length - 1 };
+  const target = targets[event.key];
+  if (target === undefined) return;
   event.preventDefault();
-  const tab = tabs.at(next % tabs.length);
-  openTab(tab.id.slice("tab-".length));
+  const tab = TABS.at(target % TABS.length);
+  openTab(nameOf(tab));
   tab.focus();
 }
 
-// ---------------------------------------------------------------- the start
+// ---------------------------------------------------------------- start
 
-receive(searchWithFile);
-$("skip").addEventListener("click", () => $("views").focus());
-$("open-card").addEventListener("click", () => state.card && showCard(state.card));
-$("weights").addEventListener("change", () => showWeights($("weights").checked));
-$("label").addEventListener("change", () => chooseLabel(state.labels[$("label").value]?.label ?? null));
-$("k").addEventListener("change", () => {
-  limitCount($("k").value);
-  state.k = toCount($("k").value);
-  showControls();
-  search();
-});
-$("rerank").addEventListener("change", () => {
-  state.rerank = $("rerank").value;
-  showControls();
-  search();
-});
-for (const tab of document.querySelectorAll("[role=tab]")) {
-  tab.addEventListener("click", () => {
-    openTab(tab.id.slice("tab-".length));
-    if (NARROW.matches) $("views").scrollIntoView();
-  });
-  tab.addEventListener("keydown", walkTabs);
+function listen() {
+  listenForFiles(searchWithFile);
+  $("skip").addEventListener("click", () => $("views").focus());
+  $("open-card").addEventListener("click", () => state.card && showCard(state.card));
+  $("weights").addEventListener("change", () => showWeights($("weights").checked));
+  $("label").addEventListener("change", () => chooseLabel(state.labels[$("label").value]?.label ?? null));
+  $("k").addEventListener("change", () => chooseCount($("k").value));
+  $("rerank").addEventListener("change", () => chooseRerank($("rerank").value));
+  for (const tab of TABS) {
+    tab.addEventListener("click", () => {
+      openTab(nameOf(tab));
+      if (NARROW.matches) $("views").scrollIntoView();
+    });
+    tab.addEventListener("keydown", onTabKey);
+  }
 }
 
 async function start() {
+  listen();
   api.onKeyNeeded(askForKey);
   paintScale($("legend-scale"));
-  collection.grid.skeleton(12);
+  collection.grid.showSkeleton(12);
   try {
-    // One after the other: if a key is needed the first one asks for it.
-    state.card = await patiently(api.model);
-    state.labels = (await patiently(api.labels)).sort((one, other) => one.label.localeCompare(other.label));
-  } catch (problem) {
+    // One after the other: if a key is needed, only the first request asks for it.
+    state.card = await api.retryWhileBusy(api.model);
+    state.labels = await api.retryWhileBusy(api.labels);
+  } catch (error) {
     collection.grid.clear();
-    $("collection-status").textContent = problem.message;
+    $("collection-status").textContent = error.message;
     openTab("results");
     $("status").textContent = "";
-    notice(problem.message, { action: "Try again", act: () => location.reload(), bad: true });
+    showNotice(error.message, { action: "Try again", onAction: () => location.reload(), bad: true });
     return;
   }
+  state.labels.sort((one, other) => one.label.localeCompare(other.label));
+  showSummary();
+  await restoreFromAddress();
+  await collection.load();
+}
+
+function showSummary() {
   const named = state.labels.filter(({ label }) => label).length;
   $("picture-count").textContent = plural(state.card.index.count, "picture");
   $("label-count").textContent = `, ${plural(named, "label")}`;
   $("weights-control").hidden = !state.card.has_weights;
-  state.labels.forEach((entry, place) => {
-    $("label").append(element("option", { value: place, textContent: `${labelOf(entry)} (${entry.count})` }));
+  state.labels.forEach((entry, index) => {
+    $("label").append(element("option", { value: index, textContent: `${labelOf(entry)} (${entry.count})` }));
   });
-  await fromAddress();
-  await collection.list();
 }
 
 start();

@@ -1,41 +1,54 @@
-// What opens over the page: the model's card, one picture in full, the question for a key.
+// Dialogs: the model card, one result in full, and the request for a key.
 
-import { $, breakable, distanceOf, element, labelOf, number } from "./common.js";
-import { fit, settled, show } from "./pictures.js";
-import { paint, weightsOf } from "./weights.js";
+import { $, breakable, element } from "./dom.js";
+import { distanceOf, labelOf, number } from "./format.js";
+import { paintWeights, weightsOf } from "./heatmap.js";
+import { fitFrame, loaded, showPicture } from "./pictures.js";
+
+const FIRST_METRICS = ["MAP@R", "P@1", "P@R"];
+const MOST_METRICS = 4;
 
 for (const dialog of document.querySelectorAll("dialog")) {
   dialog.addEventListener("click", (event) => {
-    // A click beside the dialog has the dialog itself as its target.
-    if (event.target.closest("[data-close]") || event.target === dialog) dialog.close();
+    const onBackdrop = event.target === dialog;
+    if (onBackdrop || event.target.closest("[data-close]")) dialog.close();
   });
 }
 
-/** Names and values, without those that are not known. */
-function facts(list, entries) {
-  const known = entries.filter(([, value]) => value !== null && value !== undefined && value !== "");
-  const lines = known.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, String(value))]);
-  list.replaceChildren(...lines);
+/** Fills a <dl> with names and values; missing values are left out. */
+function showFacts(list, facts) {
+  list.replaceChildren();
+  for (const [name, value] of facts) {
+    if (value === null || value === undefined || value === "") continue;
+    list.append(element("dt", {}, name), element("dd", {}, String(value)));
+  }
 }
 
-const asText = (value) => (value !== null && typeof value === "object" ? JSON.stringify(value) : value);
-const percent = (value) => `${(100 * value).toFixed(1)} %`;
+function asText(value) {
+  if (value !== null && typeof value === "object") return JSON.stringify(value);
+  return value;
+}
 
-/** What the model was trained on and how good it was found to be. */
+/** The metrics of a card as [name, value], the most important ones first. */
+function sortedMetrics(card) {
+  const metrics = Object.entries(card.figures ?? {}).filter(([, value]) => typeof value === "number" && value <= 1);
+  const rank = ([name]) => (FIRST_METRICS.includes(name) ? FIRST_METRICS.indexOf(name) : FIRST_METRICS.length);
+  return metrics.sort((one, other) => rank(one) - rank(other));
+}
+
+/** Shows the model card, the answer of GET /model. */
 export function showCard(card) {
-  const figures = Object.entries(card.figures ?? {}).filter(([, value]) => typeof value === "number" && value <= 1);
-  const first = ["MAP@R", "P@1", "P@R"];
-  const order = (name) => (first.includes(name) ? first.indexOf(name) : first.length);
-  figures.sort(([one], [other]) => order(one) - order(other));
-  const boxes = figures
-    .slice(0, 4)
-    .map(([name, value]) => element("p", {}, element("b", {}, percent(value)), element("span", {}, name)));
-  $("card-figures").replaceChildren(...boxes);
-  $("card-note").textContent = figures.length
+  const metrics = sortedMetrics(card);
+  $("card-metrics").replaceChildren();
+  for (const [name, value] of metrics.slice(0, MOST_METRICS)) {
+    const percent = `${(100 * value).toFixed(1)} %`;
+    $("card-metrics").append(element("p", {}, element("b", {}, percent), element("span", {}, name)));
+  }
+  $("card-note").textContent = metrics.length
     ? "Measured during training, on classes that were held out."
-    : "No figures were kept with this model.";
+    : "No metrics are stored with this model.";
   const { backend, kind, count } = card.index;
-  facts($("card-facts"), [
+  showFacts($("card-facts"), [
     ["Name", card.name],
     ["Trained on", card.trained_on],
     ["Classes", number(card.classes)],
@@ -51,13 +64,15 @@ export function showCard(card) {
   $("card").showModal();
 }
 
-/** One result in full; the arrow keys go on to the others. */
+/** Shows one result in full; arrow keys move to the others. `onMore(entry)`: "More like this" was clicked. */
 export class Viewer {
-  constructor({ more }) {
-    Object.assign(this, { more, entries: [], place: 0, weights: false });
+  constructor({ onMore }) {
+    this.entries = [];
+    this.index = 0;
+    this.showsWeights = false;
     $("viewer-more").addEventListener("click", () => {
       $("viewer").close();
-      this.more(this.entries[this.place]);
+      onMore(this.entries[this.index]);
     });
     $("viewer-previous").addEventListener("click", () => this.step(-1));
     $("viewer-next").addEventListener("click", () => this.step(1));
@@ -67,64 +82,70 @@ export class Viewer {
     });
   }
 
-  open(entries, place, weights) {
-    Object.assign(this, { entries, weights });
-    this.turnTo(place);
+  /** Opens the dialog at one of the results. */
+  open(entries, index, showsWeights) {
+    this.entries = entries;
+    this.showsWeights = showsWeights;
+    this.show(index);
     $("viewer").showModal();
     $("viewer-more").focus();
   }
 
-  step(by) {
-    const place = this.place + by;
-    if (place >= 0 && place < this.entries.length) this.turnTo(place);
+  step(offset) {
+    const index = this.index + offset;
+    if (index >= 0 && index < this.entries.length) this.show(index);
   }
 
-  async turnTo(place) {
-    this.place = place;
-    const entry = this.entries[place];
-    const [image, canvas] = [$("viewer-picture"), $("viewer-weights")];
-    // Not disabled: the focus would be lost with the button it is on.
-    $("viewer-previous").setAttribute("aria-disabled", place === 0);
-    $("viewer-next").setAttribute("aria-disabled", place === this.entries.length - 1);
+  show(index) {
+    this.index = index;
+    const entry = this.entries[index];
+    // Not disabled: a disabled button would lose the focus.
+    $("viewer-previous").setAttribute("aria-disabled", index === 0);
+    $("viewer-next").setAttribute("aria-disabled", index === this.entries.length - 1);
     $("viewer-title").replaceChildren(...breakable(labelOf(entry)));
-    facts($("viewer-facts"), [
-      ["Result", `${place + 1} of ${this.entries.length}`],
+    showFacts($("viewer-facts"), [
+      ["Result", `${index + 1} of ${this.entries.length}`],
       ["Distance", distanceOf(entry)],
       ["File", entry.name],
       ...Object.entries(entry.metadata ?? {}).map(([name, value]) => [name, asText(value)]),
     ]);
+    const image = $("viewer-picture");
     image.alt = `${labelOf(entry)}, ${entry.name}`;
-    canvas.hidden = true;
     image.removeAttribute("src");
-    show(image, entry.id, 1024, { now: true });
-    fit(image, "55vh");
-    if (!this.weights) return;
+    showPicture(image, entry.id, 1024, { now: true });
+    fitFrame(image, "55vh");
+    $("viewer-weights").hidden = true;
+    if (this.showsWeights) this.explain(entry);
+  }
+
+  async explain(entry) {
+    const [image, overlay] = [$("viewer-picture"), $("viewer-weights")];
     try {
-      const [explained] = await Promise.all([weightsOf(entry.id), settled(image)]);
-      if (this.entries[this.place] !== entry) return;
-      paint(canvas, explained, image);
-      canvas.hidden = false;
+      const [explanation] = await Promise.all([weightsOf(entry.id), loaded(image)]);
+      if (this.entries[this.index] !== entry) return;
+      paintWeights(overlay, explanation, image);
+      overlay.hidden = false;
     } catch {
-      canvas.hidden = true;
+      overlay.hidden = true;
     }
   }
 }
 
-/** Asks for the key; null if the question is closed unanswered. */
+/** Asks for a key; resolves to null if the dialog is closed. `refused`: the last key was wrong. */
 export function askForKey(refused) {
   const dialog = $("key");
-  $("key-words").textContent = refused
-    ? "That key was not accepted. Please look at it again."
-    : "Whoever runs it can give you one. It is kept in this tab only.";
+  $("key-text").textContent = refused
+    ? "That key was not accepted. Please check it."
+    : "Ask the operator of this server for one. It is kept in this tab only.";
   $("key-value").value = "";
   dialog.showModal();
   return new Promise((resolve) => {
-    let given = null;
+    let answer = null;
     $("key-form").onsubmit = (event) => {
       event.preventDefault();
-      given = $("key-value").value.trim() || null;
+      answer = $("key-value").value.trim() || null;
       dialog.close();
     };
-    dialog.addEventListener("close", () => resolve(given), { once: true });
+    dialog.addEventListener("close", () => resolve(answer), { once: true });
   });
 }

@@ -1,236 +1,274 @@
-// The collection in the plane: a point for each picture, those that look alike close together.
+// The map of the collection: one point per picture, similar pictures close together.
 
-import { breakable, element, labelOf } from "./common.js";
-import { Marks, dark } from "./marks.js";
-import { show } from "./pictures.js";
-import { Viewport } from "./viewport.js";
-import { ahead, following, nearest } from "./walking.js";
+import { breakable, element } from "./dom.js";
+import { labelOf } from "./format.js";
+import { Marks, darkScheme } from "./map_marks.js";
+import { nearest, nextInDirection, nextInList } from "./map_navigation.js";
+import { Viewport } from "./map_viewport.js";
+import { showPicture } from "./pictures.js";
 
-const REACH = 18; // pixels from a point at which it still counts as meant
+const POINTER_RADIUS = 18; // pixels around a point in which it can be hit
+const DRAG_START = 4; // pixels
+const LONGEST_CLICK = 6; // pixels that the pointer may move during a click
+const ZOOM_STEP = 1.5;
+const NONE = -1;
+const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
+/**
+ * A map on a canvas.
+ *
+ * onChoose(point): a point was chosen.  onPoint(point or null, index): another point, or none, is pointed at.
+ */
 export class CollectionMap {
-  /** `choose(point)`: one is to be searched with; `name(point or null, place)`: another one, or none, is pointed at. */
-  constructor({ frame, canvas, tip, legend }, { choose, name }) {
-    Object.assign(this, { frame, canvas, tip, legend, choose, name });
-    Object.assign(this, { points: [], hinted: -1, label: null, ringed: new Set(), query: null });
-    Object.assign(this, { view: new Viewport(), marks: new Marks([]) });
+  constructor({ frame, canvas, tip, legend }, { onChoose, onPoint }) {
+    Object.assign(this, { frame, canvas, tip, legend, onChoose, onPoint });
+    this.points = [];
+    this.pointed = NONE; // index of the point that is pointed at
+    this.label = null; // the label that is not dimmed; null for all
+    this.query = null; // id
+    this.results = new Set(); // ids
+    this.drag = null;
+    this.view = new Viewport();
+    this.marks = new Marks([]);
+    this.frameRequest = null;
     new ResizeObserver(() => this.resize()).observe(frame);
-    dark.addEventListener("change", () => this.setColours());
-    canvas.addEventListener("pointermove", (event) => this.hover(event));
-    canvas.addEventListener("pointerleave", () => document.activeElement !== canvas && this.hint(-1));
-    canvas.addEventListener("pointerdown", (event) => this.grab(event));
-    canvas.addEventListener("pointerup", (event) => this.release(event));
-    canvas.addEventListener("pointercancel", () => (this.held = null));
-    canvas.addEventListener("keydown", (event) => this.press(event));
-    canvas.addEventListener("focus", () => {
-      if (canvas.matches(":focus-visible") && this.hinted < 0) this.hint(nearest(this.spots(), this.view.centre));
-    });
-    canvas.addEventListener("blur", () => this.hint(-1));
-    canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    darkScheme.addEventListener("change", () => this.refresh());
+    this.listen();
   }
 
+  listen() {
+    const { canvas } = this;
+    canvas.addEventListener("pointermove", (event) => this.onPointerMove(event));
+    canvas.addEventListener("pointerleave", () => document.activeElement !== canvas && this.pointAt(NONE));
+    canvas.addEventListener("pointerdown", (event) => this.onPointerDown(event));
+    canvas.addEventListener("pointerup", (event) => this.onPointerUp(event));
+    canvas.addEventListener("pointercancel", () => (this.drag = null));
+    canvas.addEventListener("keydown", (event) => this.onKey(event));
+    canvas.addEventListener("focus", () => {
+      const byKeyboard = canvas.matches(":focus-visible");
+      if (byKeyboard && this.pointed === NONE) this.pointAt(nearest(this.positions(), this.view.centre));
+    });
+    canvas.addEventListener("blur", () => this.pointAt(NONE));
+    canvas.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
+  }
+
+  /** Replaces all points. */
   setPoints(points) {
     this.points = points;
     this.marks = new Marks(points.map(({ label }) => label));
     this.view.enclose(points);
-    this.setColours();
+    this.refresh();
     this.reset();
   }
 
-  setColours() {
-    this.showKey();
-    this.draw();
-  }
-
-  /** Other labels step back; the query and its results have rings. */
+  /** Dims other labels and draws rings around the query and its results. */
   highlight({ label, query, results }) {
-    Object.assign(this, { label, query, ringed: new Set(results) });
-    this.showKey();
+    this.label = label;
+    this.query = query;
+    this.results = new Set(results);
+    this.refresh();
+  }
+
+  /** Redraws map and legend. */
+  refresh() {
+    this.showLegend();
     this.draw();
   }
 
-  /** What marks and rings mean, of those that are on the map. */
-  showKey() {
-    const entry = (words, meant) => {
-      const sample = element("canvas", { className: "ring", width: 40, height: 40, ariaHidden: "true" });
-      const context = sample.getContext("2d");
-      context.strokeStyle = getComputedStyle(this.canvas).color;
-      context.scale(2, 2);
-      ring(context, 10, 10, 6, meant);
-      return element("li", {}, sample, words);
-    };
-    const there = (wanted) => this.points.some(({ id }) => wanted(id));
-    const rings = [
-      ...(there((id) => id === this.query) ? [entry("the query", true)] : []),
-      ...(there((id) => this.ringed.has(id)) ? [entry("its results", false)] : []),
-    ];
-    this.legend.replaceChildren(...rings, ...this.marks.legend());
+  showLegend() {
+    const entries = [];
+    if (this.points.some(({ id }) => id === this.query)) entries.push(this.ringEntry("the query", true));
+    if (this.points.some(({ id }) => this.results.has(id))) entries.push(this.ringEntry("its results", false));
+    this.legend.replaceChildren(...entries, ...this.marks.legend());
+  }
+
+  ringEntry(text, isQuery) {
+    const sample = element("canvas", { className: "ring", width: 40, height: 40, ariaHidden: "true" });
+    const context = sample.getContext("2d");
+    context.strokeStyle = getComputedStyle(this.canvas).color;
+    context.scale(2, 2);
+    drawRing(context, 10, 10, 6, isQuery);
+    return element("li", {}, sample, text);
   }
 
   resize() {
     const { width, height } = this.canvas.getBoundingClientRect();
-    const dense = devicePixelRatio || 1;
-    [this.view.wide, this.view.high] = [width, height];
-    [this.canvas.width, this.canvas.height] = [Math.round(width * dense), Math.round(height * dense)];
+    const pixelRatio = devicePixelRatio || 1;
+    this.view.width = width;
+    this.view.height = height;
+    this.canvas.width = Math.round(width * pixelRatio);
+    this.canvas.height = Math.round(height * pixelRatio);
     this.draw();
   }
 
+  /** Shows the whole map. */
   reset() {
     this.view.reset();
-    this.moved();
+    this.onViewChange();
   }
 
+  /** Zooms by a factor around a pixel, or around the centre. */
   zoom(factor, pixel) {
     this.view.zoom(factor, pixel);
-    this.moved();
+    this.onViewChange();
   }
 
-  moved() {
+  onViewChange() {
     this.canvas.classList.toggle("zoomed", this.view.zoomed);
-    this.hint(this.hinted);
+    this.pointAt(this.pointed);
   }
 
-  shown(point) {
+  isActive(point) {
     return this.label === null || point.label === this.label;
   }
 
-  spots() {
-    return this.points.map((point) => (this.shown(point) ? this.view.pixel(point) : null));
+  /** Pixels of all points; null for dimmed ones. */
+  positions() {
+    return this.points.map((point) => (this.isActive(point) ? this.view.pixel(point) : null));
   }
 
-  /** Points at one picture and shows it beside; -1: at none. */
-  hint(place) {
-    const changed = this.hinted !== place;
-    this.hinted = place;
+  /** Points at a picture and shows it beside the point. */
+  pointAt(index) {
+    const changed = this.pointed !== index;
+    this.pointed = index;
     this.draw();
-    const point = this.points[place];
+    const point = this.points[index];
     this.canvas.classList.toggle("pointing", Boolean(point));
     this.tip.hidden = !point;
-    if (changed) this.name(point ?? null, place);
+    if (changed) this.onPoint(point ?? null, index);
     if (!point) return;
     if (changed) {
-      show(this.tip.querySelector("img"), point.id, 256, { now: true });
+      showPicture(this.tip.querySelector("img"), point.id, 256, { now: true });
       this.tip.querySelector("p").replaceChildren(...breakable(labelOf(point)));
     }
-    const [x, y] = this.view.pixel(point);
-    const { offsetWidth: wide, offsetHeight: high } = this.tip;
-    const [right, bottom] = [this.view.wide - wide - 4, this.view.high - high - 4];
-    const beside = x + 12 <= right ? x + 16 : x - 16 - wide;
-    this.tip.style.left = `${Math.min(Math.max(4, beside), Math.max(4, right))}px`;
-    this.tip.style.top = `${Math.min(Math.max(4, y - high / 2), Math.max(4, bottom))}px`;
+    this.placeTip(this.view.pixel(point));
   }
 
-  at(event) {
+  /** Puts the tip to the right of a pixel, or to the left if there is no room, inside the frame. */
+  placeTip([x, y]) {
+    const { offsetWidth: width, offsetHeight: height } = this.tip;
+    const maxLeft = Math.max(4, this.view.width - width - 4);
+    const maxTop = Math.max(4, this.view.height - height - 4);
+    const fitsRight = x + 12 <= this.view.width - width - 4;
+    const left = fitsRight ? x + 16 : x - 16 - width;
+    this.tip.style.left = `${Math.min(Math.max(4, left), maxLeft)}px`;
+    this.tip.style.top = `${Math.min(Math.max(4, y - height / 2), maxTop)}px`;
+  }
+
+  pixelOf(event) {
     const { left, top } = this.canvas.getBoundingClientRect();
     return [event.clientX - left, event.clientY - top];
   }
 
-  hover(event) {
-    const [x, y] = this.at(event);
-    if (!this.held) {
-      if (event.pointerType !== "touch") this.hint(nearest(this.spots(), [x, y], REACH));
+  onPointerMove(event) {
+    const [x, y] = this.pixelOf(event);
+    if (!this.drag) {
+      if (event.pointerType !== "touch") this.pointAt(nearest(this.positions(), [x, y], POINTER_RADIUS));
       return;
     }
-    const [fromX, fromY] = this.held.last;
-    this.held.far += Math.hypot(x - fromX, y - fromY);
-    this.held.last = [x, y];
-    if (!this.view.zoomed || this.held.far < 4) return;
-    this.view.shift((fromX - x) / this.view.scale, (fromY - y) / this.view.scale);
-    this.hint(-1);
+    const [lastX, lastY] = this.drag.last;
+    this.drag.length += Math.hypot(x - lastX, y - lastY);
+    this.drag.last = [x, y];
+    if (!this.view.zoomed || this.drag.length < DRAG_START) return;
+    this.view.pan((lastX - x) / this.view.scale, (lastY - y) / this.view.scale);
+    this.pointAt(NONE);
   }
 
-  grab(event) {
+  onPointerDown(event) {
     if (event.button !== 0) return;
     this.canvas.setPointerCapture(event.pointerId);
-    this.held = { last: this.at(event), far: 0, hinted: this.hinted };
+    this.drag = { last: this.pixelOf(event), length: 0, pointedBefore: this.pointed };
   }
 
-  /** A click searches; a finger first points, and searches when it comes again. */
-  release(event) {
-    const held = this.held;
-    this.held = null;
-    if (!held || held.far > 6) return;
-    const place = nearest(this.spots(), this.at(event), REACH);
-    if (place >= 0 && (event.pointerType !== "touch" || held.hinted === place)) this.choose(this.points[place]);
-    else this.hint(place);
+  /** A click chooses; a first tap only points, and a second one chooses. */
+  onPointerUp(event) {
+    const { drag } = this;
+    this.drag = null;
+    if (!drag || drag.length > LONGEST_CLICK) return;
+    const index = nearest(this.positions(), this.pixelOf(event), POINTER_RADIUS);
+    const chooses = event.pointerType !== "touch" || drag.pointedBefore === index;
+    if (index !== NONE && chooses) this.onChoose(this.points[index]);
+    else this.pointAt(index);
   }
 
-  wheel(event) {
-    if (!event.ctrlKey) return; // pinching; the wheel alone scrolls the page
+  onWheel(event) {
+    if (!event.ctrlKey) return; // Ctrl means pinching; the wheel alone scrolls the page
     event.preventDefault();
-    this.zoom(Math.exp(-event.deltaY / 200), this.at(event));
+    this.zoom(Math.exp(-event.deltaY / 200), this.pixelOf(event));
   }
 
-  press(event) {
+  onKey(event) {
     if (event.altKey || event.ctrlKey || event.metaKey || !this.points.length) return;
-    const direction = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
-    const along = { PageDown: 1, PageUp: -1 }[event.key];
-    if (direction) this.visit(this.towards(direction));
-    else if (along) this.visit(following(this.spots(), this.hinted, along));
-    else if (event.key === "Enter" && this.hinted >= 0) this.choose(this.points[this.hinted]);
-    else if (event.key === "+" || event.key === "=") this.zoom(1.5);
-    else if (event.key === "-") this.zoom(1 / 1.5);
+    const direction = ARROWS[event.key];
+    if (direction) this.visit(this.inDirection(direction));
+    else if (event.key === "PageDown") this.visit(nextInList(this.positions(), this.pointed, 1));
+    else if (event.key === "PageUp") this.visit(nextInList(this.positions(), this.pointed, -1));
+    else if (event.key === "Enter" && this.pointed !== NONE) this.onChoose(this.points[this.pointed]);
+    else if (event.key === "+" || event.key === "=") this.zoom(ZOOM_STEP);
+    else if (event.key === "-") this.zoom(1 / ZOOM_STEP);
     else if (event.key === "0" || event.key === "Escape") this.reset();
     else return;
     event.preventDefault();
   }
 
-  towards(direction) {
-    const from = this.points[this.hinted];
-    if (!from) return nearest(this.spots(), this.view.centre);
-    return ahead(this.spots(), this.hinted, this.view.pixel(from), direction);
+  inDirection(direction) {
+    const current = this.points[this.pointed];
+    if (!current) return nearest(this.positions(), this.view.centre);
+    return nextInDirection(this.positions(), this.pointed, this.view.pixel(current), direction);
   }
 
-  /** Points at a picture, moving the map if it lies outside of the frame. */
-  visit(place) {
-    const point = this.points[place];
+  /** Points at a picture and moves the map if it is out of view. */
+  visit(index) {
+    const point = this.points[index];
     if (!point) return;
-    this.view.seek(point);
-    this.hint(place);
+    this.view.reveal(point);
+    this.pointAt(index);
   }
 
+  /** Draws at the next frame of the browser. */
   draw() {
-    if (this.drawing) return;
-    this.drawing = requestAnimationFrame(() => {
-      this.drawing = null;
-      if (this.view.wide) this.drawNow();
+    if (this.frameRequest) return;
+    this.frameRequest = requestAnimationFrame(() => {
+      this.frameRequest = null;
+      if (this.view.width) this.drawNow();
     });
   }
 
   drawNow() {
     const context = this.canvas.getContext("2d");
-    const { wide, high, factor } = this.view;
-    const dense = this.canvas.width / wide;
-    const ink = getComputedStyle(this.canvas).color;
+    const { width, height, factor } = this.view;
+    const pixelRatio = this.canvas.width / width;
     const radius = (this.points.length > 800 ? 3 : 4.5) * Math.min(2, Math.sqrt(factor));
-    context.setTransform(dense, 0, 0, dense, 0, 0);
-    context.clearRect(0, 0, wide, high);
+    context.setTransform(pixelRatio, 0, 0, pixelRatio, 0, 0);
+    context.clearRect(0, 0, width, height);
     for (const point of this.points) {
-      context.globalAlpha = this.shown(point) ? 0.85 : 0.12;
+      context.globalAlpha = this.isActive(point) ? 0.85 : 0.12;
       this.marks.draw(context, point.label, ...this.view.pixel(point), radius);
     }
     context.globalAlpha = 1;
-    context.strokeStyle = ink;
-    this.points.forEach((point, place) => {
-      const [meant, hinted] = [point.id === this.query, place === this.hinted];
-      const pixel = this.view.pixel(point);
-      if (meant || this.ringed.has(point.id)) ring(context, ...pixel, radius + 3.5, meant);
-      if (hinted) {
-        context.lineWidth = 2.5;
-        context.beginPath();
-        context.arc(...pixel, radius + 6, 0, 2 * Math.PI);
-        context.stroke();
-      }
+    context.strokeStyle = getComputedStyle(this.canvas).color;
+    this.points.forEach((point, index) => {
+      const [x, y] = this.view.pixel(point);
+      const isQuery = point.id === this.query;
+      if (isQuery || this.results.has(point.id)) drawRing(context, x, y, radius + 3.5, isQuery);
+      if (index === this.pointed) drawCircle(context, x, y, radius + 6, 2.5);
     });
   }
 }
 
-/** Around a result; around the query thicker, and with the four hairs of a sight. */
-function ring(context, x, y, radius, meant) {
-  context.lineWidth = meant ? 2.5 : 1.2;
+function drawCircle(context, x, y, radius, lineWidth) {
+  context.lineWidth = lineWidth;
   context.beginPath();
   context.arc(x, y, radius, 0, 2 * Math.PI);
-  for (const [right, down] of meant ? [[1, 0], [0, 1], [-1, 0], [0, -1]] : []) {
+  context.stroke();
+}
+
+/** Draws the ring of a result; the query's is thicker and has crosshairs. */
+function drawRing(context, x, y, radius, isQuery) {
+  drawCircle(context, x, y, radius, isQuery ? 2.5 : 1.2);
+  if (!isQuery) return;
+  context.beginPath();
+  for (const [right, down] of Object.values(ARROWS)) {
     context.moveTo(x + radius * right, y + radius * down);
     context.lineTo(x + (radius + 5) * right, y + (radius + 5) * down);
   }

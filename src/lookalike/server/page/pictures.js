@@ -1,28 +1,28 @@
 // Pictures of the collection in <img> elements.
 //
-// An <img> cannot send the key. With a key its picture is fetched when it comes into sight and shown from memory.
+// An <img> cannot send the key. With a key, its picture is downloaded when it comes into view and shown from memory.
 
 import { imageAddress, imageBlob, key } from "./api.js";
 
-const REMEMBERED = 600;
-const fetched = new Map(); // address -> promise of a blob: URL, oldest first
-const waiting = new WeakMap(); // <img> -> address
+const CACHE_SIZE = 600;
+const cache = new Map(); // address -> promise of a blob: URL, oldest first
+const wantedAddress = new WeakMap(); // <img> -> address
 
-const watcher = new IntersectionObserver(
+const observer = new IntersectionObserver(
   (entries) => {
     for (const { target, isIntersecting } of entries) {
       if (!isIntersecting) continue;
-      watcher.unobserve(target);
-      fill(target, waiting.get(target));
+      observer.unobserve(target);
+      showDownloaded(target, wantedAddress.get(target));
     }
   },
   { rootMargin: "200px" },
 );
 
-/** Shows the picture of an item, at most `side` pixels large; `now` does not wait until it is in sight. */
-export function show(image, id, side, { now = false } = {}) {
+/** Shows the picture of an item, at most `side` pixels large; with `now` even before it is in view. */
+export function showPicture(image, id, side, { now = false } = {}) {
   const address = imageAddress(id, side);
-  watcher.unobserve(image);
+  observer.unobserve(image);
   image.draggable = false;
   image.classList.remove("missing");
   image.onerror = () => image.classList.add("missing");
@@ -31,43 +31,48 @@ export function show(image, id, side, { now = false } = {}) {
     image.src = address;
     return;
   }
-  waiting.set(image, address);
+  wantedAddress.set(image, address);
   image.removeAttribute("src");
-  if (now) fill(image, address);
-  else watcher.observe(image);
+  if (now) showDownloaded(image, address);
+  else observer.observe(image);
 }
 
-async function fill(image, address) {
-  if (!fetched.has(address)) {
+/** Downloads a picture, or takes it from the cache; resolves to a blob: URL. */
+function download(address) {
+  if (!cache.has(address)) {
     const promise = imageBlob(address).then((blob) => URL.createObjectURL(blob));
-    promise.catch(() => fetched.delete(address));
-    fetched.set(address, promise);
-    if (fetched.size > REMEMBERED) {
-      const [oldest, old] = fetched.entries().next().value;
-      fetched.delete(oldest);
-      old.then(URL.revokeObjectURL, () => {});
+    promise.catch(() => cache.delete(address));
+    cache.set(address, promise);
+    if (cache.size > CACHE_SIZE) {
+      const [oldestAddress, oldest] = cache.entries().next().value;
+      cache.delete(oldestAddress);
+      oldest.then(URL.revokeObjectURL, () => {});
     }
   }
+  return cache.get(address);
+}
+
+async function showDownloaded(image, address) {
   try {
-    const source = await fetched.get(address);
-    if (waiting.get(image) === address) image.src = source;
+    const url = await download(address);
+    if (wantedAddress.get(image) === address) image.src = url;
   } catch {
-    if (waiting.get(image) === address) image.classList.add("missing");
+    if (wantedAddress.get(image) === address) image.classList.add("missing");
   }
 }
 
-/** Resolves when the picture has been decoded, also if it cannot be. */
-export const settled = (image) =>
-  image.complete && image.src
-    ? Promise.resolve()
-    : new Promise((done) => {
-        image.addEventListener("load", done, { once: true });
-        image.addEventListener("error", done, { once: true });
-      });
+/** Resolves when a picture has loaded or failed to load. */
+export function loaded(image) {
+  if (image.complete && image.src) return Promise.resolve();
+  return new Promise((resolve) => {
+    image.addEventListener("load", resolve, { once: true });
+    image.addEventListener("error", resolve, { once: true });
+  });
+}
 
-/** The frame around a picture as wide as there is room, but the picture not higher than `highest`, a CSS length. */
-export async function fit(image, highest) {
-  await settled(image);
-  const shape = image.naturalWidth / image.naturalHeight || 1;
-  image.parentElement.style.width = `min(100%, calc(${highest} * ${shape.toFixed(4)}))`;
+/** Makes the frame as wide as possible while the picture is at most `maxHeight` high, a CSS length. */
+export async function fitFrame(image, maxHeight) {
+  await loaded(image);
+  const aspectRatio = image.naturalWidth / image.naturalHeight || 1;
+  image.parentElement.style.width = `min(100%, calc(${maxHeight} * ${aspectRatio.toFixed(4)}))`;
 }

@@ -1,55 +1,66 @@
-// The picture that is searched with: shown, cropped, and with the weights it has.
+// The panel with the query: its picture, the crop, and its heat map.
 
 import * as api from "./api.js";
-import { $, breakable, labelOf, state } from "./common.js";
-import { fit, settled, show } from "./pictures.js";
+import { $, breakable } from "./dom.js";
+import { labelOf } from "./format.js";
+import { paintWeights } from "./heatmap.js";
+import { fitFrame, loaded, showPicture } from "./pictures.js";
 import { Region } from "./region.js";
-import { paint, patiently } from "./weights.js";
+import { state } from "./state.js";
 
+/** Shows the query; `onSearch()` when a region, or the whole picture again, is to be searched with. */
 export class QueryPanel {
-  /** `search()` when a region is to be searched with, or the whole picture again. */
-  constructor(search) {
-    this.search = search;
+  constructor(onSearch) {
+    this.onSearch = onSearch;
+    this.request = null; // AbortController of the current explanation
     this.region = new Region($("stage"), $("region"), $("shade"), {
-      chosen: (crop) => this.choose(crop),
-      changed: () => this.showButtons(),
+      onChoose: (crop) => this.chooseCrop(crop),
+      onChange: () => this.showButtons(),
     });
     $("crop").addEventListener("click", () => this.region.start());
-    $("search-region").addEventListener("click", () => this.choose(this.region.value));
-    $("whole").addEventListener("click", () => this.choose(null));
+    $("search-region").addEventListener("click", () => this.chooseCrop(this.region.value));
+    $("whole").addEventListener("click", () => this.chooseCrop(null));
   }
 
+  /** Makes a picture the query; null for none. */
   set(query, crop) {
-    Object.assign(state, { query, crop });
-    const image = $("query-picture");
-    image.classList.remove("missing");
-    image.removeAttribute("src");
+    state.query = query;
+    state.crop = crop;
     $("query").hidden = !query;
-    this.refuse(false);
     $("drop").classList.toggle("compact", Boolean(query));
     $("choose").textContent = query ? "Another picture" : "Choose a picture";
+    this.setUsable(true);
     if (crop) this.region.set(crop);
     else this.region.clear();
-    if (!query) return;
-    if (query.picture) {
-      image.onerror = () => image.classList.add("missing"); // a kind of picture that the server may know all the same
-      image.src = query.address;
-    } else {
-      show(image, query.id, 1024, { now: true });
-    }
-    fit(image, "18rem");
-    image.alt = `The query: ${query.id ? labelOf(query) : query.name}`;
-    $("query-title").replaceChildren(...breakable(query.id ? labelOf(query) : query.name));
-    $("query-detail").textContent = query.id ? query.name : "";
+    this.showPicture(query);
     this.explain();
   }
 
-  /** Of a picture that cannot be searched with, no part can. */
-  refuse(refused) {
-    $("crop").disabled = $("stage").inert = refused;
+  showPicture(query) {
+    const image = $("query-picture");
+    image.classList.remove("missing");
+    image.removeAttribute("src");
+    if (!query) return;
+    const title = query.id ? labelOf(query) : query.name;
+    if (query.picture) {
+      image.onerror = () => image.classList.add("missing"); // the server may know more formats than the browser
+      image.src = query.address;
+    } else {
+      showPicture(image, query.id, 1024, { now: true });
+    }
+    fitFrame(image, "18rem");
+    image.alt = `The query: ${title}`;
+    $("query-title").replaceChildren(...breakable(title));
+    $("query-detail").textContent = query.id ? query.name : "";
   }
 
-  choose(crop) {
+  /** Disables cropping for a picture that the server refuses. */
+  setUsable(usable) {
+    $("crop").disabled = !usable;
+    $("stage").inert = !usable;
+  }
+
+  chooseCrop(crop) {
     state.crop = crop;
     if (crop) {
       this.showButtons();
@@ -58,7 +69,7 @@ export class QueryPanel {
       $("crop").focus();
     }
     this.explain();
-    this.search();
+    this.onSearch();
   }
 
   showButtons() {
@@ -68,22 +79,24 @@ export class QueryPanel {
     $("search-region").hidden = !value || value === state.crop;
   }
 
-  /** The query's weights: of the region, if one was searched with. */
+  /** Shows the heat map of the query, or of its crop, if heat maps are switched on. */
   async explain() {
-    const canvas = $("query-weights");
-    this.explaining?.abort();
-    const mine = (this.explaining = new AbortController());
-    canvas.hidden = true;
+    const overlay = $("query-weights");
+    this.request?.abort();
+    const request = new AbortController();
+    this.request = request;
+    overlay.hidden = true;
     if (!state.weights || !state.query) return;
     const { query, crop } = state;
+    const { signal } = request;
     try {
-      const ask = patiently(() => api.explain(query, crop, mine.signal), mine.signal);
-      const [explained] = await Promise.all([ask, settled($("query-picture"))]);
-      if (this.explaining !== mine) return;
-      paint(canvas, explained, $("query-picture"));
-      canvas.hidden = false;
+      const explaining = api.retryWhileBusy(() => api.explain(query, crop, signal), signal);
+      const [explanation] = await Promise.all([explaining, loaded($("query-picture"))]);
+      if (this.request !== request) return;
+      paintWeights(overlay, explanation, $("query-picture"));
+      overlay.hidden = false;
     } catch {
-      canvas.hidden = true; // the search itself says what is wrong
+      overlay.hidden = true; // the search reports the error
     }
   }
 }

@@ -1,60 +1,70 @@
-// The view of results: while they are awaited, when they are there, and when there are none.
+// The tab with the results: waiting, hits, no hits, or an error.
 
-import { $, distanceOf, labelOf, plural, state, withLabel } from "./common.js";
+import { $ } from "./dom.js";
+import { distanceOf, labelOf, plural, withLabel } from "./format.js";
+import { state } from "./state.js";
 
+/** Shows the state of a search in the tab "Results". */
 export class Results {
   constructor(grid) {
     this.grid = grid;
   }
 
-  wait(waiting) {
+  /** Marks a search as running or finished. */
+  setWaiting(waiting) {
     $("results").setAttribute("aria-busy", waiting);
     $("progress").hidden = !waiting;
     $("hits").classList.toggle("stale", waiting);
     if (!waiting) return;
     $("notice").hidden = true;
     $("status").textContent = "Searching …";
-    if (!this.grid.entries.length) this.grid.skeleton(Math.min(state.k, 12));
+    if (!this.grid.entries.length) this.grid.showSkeleton(Math.min(state.k, 12));
   }
 
-  /** `widen` is offered if it is the filter that leaves nothing. */
-  show({ hits, took_ms: took }, widen) {
+  /** Shows the answer of a search; `searchAllLabels` is offered if the filter left nothing. */
+  show({ hits, took_ms: milliseconds }, searchAllLabels) {
     state.hits = hits;
     this.grid.clear();
     this.grid.add(hits);
     if (hits.length) {
-      const among = state.label === null ? "" : ` ${withLabel(state)}`;
-      const plain = state.rerank === "none";
-      const first = `${plain ? "nearest" : "re-ranked, first"}: ${labelOf(hits[0])} at ${distanceOf(hits[0])}`;
-      const time = Number.isFinite(took) ? `, ${Math.max(1, Math.round(took))} ms` : "";
-      $("status").textContent = `${plural(hits.length, "result")}${among}, ${first}${time}`;
+      $("status").textContent = summary(hits, milliseconds);
       return;
     }
     $("status").textContent = "No results";
     if (state.label === null) {
-      notice("There is no other picture in the collection.");
+      showNotice("There is no other picture in the collection.");
     } else {
-      const words = `No picture ${withLabel(state)} to compare with.`;
-      notice(words, { action: "Search all labels", act: widen });
+      const text = `No picture ${withLabel(state)} to compare with.`;
+      showNotice(text, { action: "Search all labels", onAction: searchAllLabels });
     }
   }
 
-  /** `wait`: seconds until it is tried again without being asked, or null; `act`: what `action` does. */
-  fail(problem, wait, { action, act }) {
+  /** Shows an error; `retrySeconds` until an automatic retry, or null. */
+  fail(error, retrySeconds, { action, onAction }) {
     this.grid.clear();
     state.hits = [];
     $("status").textContent = "The search failed";
-    const words = wait === null ? problem.message : `${problem.message} Trying again in ${wait} s.`;
-    notice(words, { action, act, bad: true });
+    let text = error.message;
+    if (retrySeconds !== null) text += ` Trying again in ${retrySeconds} s.`;
+    showNotice(text, { action, onAction, bad: true });
   }
 }
 
-/** A word in place of results, with something to do about it. */
-export function notice(words, { action = "", act = null, bad = false } = {}) {
+function summary(hits, milliseconds) {
+  let text = plural(hits.length, "result");
+  if (state.label !== null) text += ` ${withLabel(state)}`;
+  text += state.rerank === "none" ? ", nearest: " : ", re-ranked, first: ";
+  text += `${labelOf(hits[0])} at ${distanceOf(hits[0])}`;
+  if (Number.isFinite(milliseconds)) text += `, ${Math.max(1, Math.round(milliseconds))} ms`;
+  return text;
+}
+
+/** Shows a message in place of results, with a button if there is an action. */
+export function showNotice(text, { action = "", onAction = null, bad = false } = {}) {
   $("notice").classList.toggle("bad", bad);
-  $("notice-words").textContent = words;
+  $("notice-text").textContent = text;
   $("notice-action").textContent = action;
-  $("notice-action").hidden = !act;
-  $("notice-action").onclick = act;
+  $("notice-action").hidden = !onAction;
+  $("notice-action").onclick = onAction;
   $("notice").hidden = false;
 }

@@ -1,38 +1,39 @@
-// Pictures that people bring: from a file chooser, dropped anywhere on the page, or pasted.
+// Files from the user: chosen, dropped anywhere on the page, or pasted.
 
-import { $ } from "./common.js";
+import { $ } from "./dom.js";
 
-/** `arrived(file)` for each. */
-export function receive(arrived) {
+/** Calls `onFile(file)` for each file that the user brings. */
+export function listenForFiles(onFile) {
   $("choose").addEventListener("click", () => $("file").click());
   $("file").addEventListener("change", () => {
     const [file] = $("file").files;
-    $("file").value = ""; // the same file may be chosen again
-    if (file) arrived(file);
+    $("file").value = ""; // so that the same file can be chosen again
+    if (file) onFile(file);
   });
 
   addEventListener("paste", (event) => {
     const [file] = event.clipboardData?.files ?? [];
     if (!file) return;
     event.preventDefault();
-    arrived(file);
+    onFile(file);
   });
 
   const carriesFiles = (event) => event.dataTransfer?.types.includes("Files");
-  const dragging = (on) => document.body.classList.toggle("dragging", on);
+  const showDropTarget = (visible) => document.body.classList.toggle("dragging", visible);
   addEventListener("dragover", (event) => {
     if (!carriesFiles(event)) return;
     event.preventDefault();
-    dragging(true);
+    showDropTarget(true);
   });
   addEventListener("dragleave", (event) => {
-    if (event.relatedTarget === null) dragging(false); // it has left the window
+    const leftWindow = event.relatedTarget === null;
+    if (leftWindow) showDropTarget(false);
   });
   addEventListener("drop", (event) => {
-    dragging(false);
+    showDropTarget(false);
     if (!carriesFiles(event)) return;
     event.preventDefault();
     const [file] = event.dataTransfer.files;
-    if (file) arrived(file);
+    if (file) onFile(file);
   });
 }
