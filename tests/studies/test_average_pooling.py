@@ -8,9 +8,16 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 from lookalike_studies.average_pooling import study as average_pooling
-from lookalike_studies.average_pooling.claims import claims, has_learnt, look_at, overlap_of_prototypes
-from lookalike_studies.average_pooling.maths import active_hulls, combine, fit_classes, histogram_programme
-from lookalike_studies.average_pooling.plots import Scene, nearest_places, patch
+from lookalike_studies.average_pooling.claims import has_learnt, judge_claims
+from lookalike_studies.average_pooling.maths import (
+    active_hulls,
+    combine,
+    cover_features,
+    fit_classes,
+    histogram_programme,
+    measure_network,
+)
+from lookalike_studies.average_pooling.plots import cut_patch, nearest_positions
 from lookalike_studies.average_pooling.study import STUDY
 from lookalike_studies.framework.context import Context
 
@@ -47,9 +54,9 @@ def test_a_mixture_by_hand() -> None:
     assert found.average[0].tolist() == pytest.approx([0.55, 0.1])
     assert float(found.error) == pytest.approx((0.05**2 + 0.1**2) ** 0.5)
     assert float(found.radius) == pytest.approx(0.4)
-    assert found.beyond(0.4, 0.0) == 0
-    assert found.beyond(0.1, 0.0) == 1
-    assert found.beyond(0.1, 0.1) == 0
+    assert found.violations(0.4, 0.0) == 0
+    assert found.violations(0.1, 0.0) == 1
+    assert found.violations(0.1, 0.1) == 0
 
 
 def test_the_printed_square_is_false_beyond_a_radius_of_one() -> None:
@@ -78,38 +85,38 @@ def test_softmax_regression_tells_classes_apart_and_scores_are_means_of_local_sc
 def test_looking_at_separated_and_at_mixed_classes() -> None:
     labels = torch.arange(2).repeat_interleave(10)
     apart = torch.tensor([[0.6, 0.0], [-0.6, 0.0]])[labels].unsqueeze(1) + 0.05 * some(1, 20, 16, 2).float()
-    separated = look_at(apart, labels, 12, 0.02, 20)
-    found = separated.figures
+    separated = measure_network(apart, labels, 12, 0.02, 20)
+    found = separated.metrics
     assert found["overlapping pairs"] == 0
     assert found["purity"] == found["accuracy"] == found["MAP@R"] == 1
     assert found["programmes"] == 20
     assert found["programme off by"] < 1e-6
-    blurred = look_at(0.3 * some(2, 20, 16, 2).float(), labels, 12, 0.02, 5)
-    mixed = blurred.figures
+    blurred = measure_network(0.3 * some(2, 20, 16, 2).float(), labels, 12, 0.02, 5)
+    mixed = blurred.metrics
     assert mixed["overlapping pairs"] == 1
     assert mixed["purity"] < 0.8
     for one in (found, mixed):
         assert one["violations"] == 0
         assert 0 < one["largest error"] <= one["radius"]
     for seen in (separated, blurred):
-        alone = overlap_of_prototypes(seen.features, labels, 12, 0.02)
-        assert (alone.pairs, alone.share) == (seen.of_prototypes.pairs, seen.of_prototypes.share)
-    said = claims([found, found | {"overlapping pairs": 1.0}], [separated.of_prototypes] * 2, 20, 2)
+        alone = cover_features(seen.features, labels, 12, 0.02).overlap
+        assert (alone.pairs, alone.share) == (seen.cover.overlap.pairs, seen.cover.overlap.share)
+    said = judge_claims([found, found | {"overlapping pairs": 1.0}], [separated.cover.overlap] * 2, 20, 2)
     assert [claim.verdict for claim in said] == ["reproduced", "reproduced", "reproduced", "reproduced", "not tested"]
     assert "0 exceptions among 20 pictures and 2 networks" in said[1].here
 
 
 def test_hulls_of_a_network_that_has_not_learnt_say_nothing() -> None:
     labels = torch.arange(4).repeat_interleave(8)
-    mixed = look_at(0.3 * some(2, 32, 16, 2).float(), labels, 12, 0.02, 5)
-    assert mixed.figures["overlapping pairs"] == 1
-    on_hulls = claims([mixed.figures], [mixed.of_prototypes], 32, 4)[2]
+    mixed = measure_network(0.3 * some(2, 32, 16, 2).float(), labels, 12, 0.02, 5)
+    assert mixed.metrics["overlapping pairs"] == 1
+    on_hulls = judge_claims([mixed.metrics], [mixed.cover.overlap], 32, 4)[2]
     assert on_hulls.verdict == "not tested"
     assert "before training 100 %, by" in on_hulls.here
     assert on_hulls.here.endswith("the classes have not been learnt")
     for pairs, expected in ((0.5, "reproduced"), (0.1, "partly"), (0.0, "not reproduced")):
-        learnt = mixed.figures | {"MAP@R": 0.5, "overlapping pairs": pairs}
-        assert claims([learnt], [mixed.of_prototypes], 32, 4)[2].verdict == expected
+        learnt = mixed.metrics | {"MAP@R": 0.5, "overlapping pairs": pairs}
+        assert judge_claims([learnt], [mixed.cover.overlap], 32, 4)[2].verdict == expected
 
 
 def test_what_it_takes_to_have_learnt() -> None:
@@ -122,9 +129,9 @@ def test_what_it_takes_to_have_learnt() -> None:
     ("change", "which"), [({"violations": 1}, 1), ({"programme off by": 1e-3}, 0), ({"scores off by": 1.0}, 3)]
 )
 def test_whatever_does_not_hold_is_said(change: dict[str, float], which: int) -> None:
-    found = look_at(some(3, 6, 4, 2).float(), torch.tensor([0, 0, 0, 1, 1, 1]), 4, 0.02, 2)
-    assert claims([found.figures], [found.of_prototypes], 6, 2)[which].verdict == "reproduced"
-    assert claims([found.figures | change], [found.of_prototypes], 6, 2)[which].verdict == "not reproduced"
+    found = measure_network(some(3, 6, 4, 2).float(), torch.tensor([0, 0, 0, 1, 1, 1]), 4, 0.02, 2)
+    assert judge_claims([found.metrics], [found.cover.overlap], 6, 2)[which].verdict == "reproduced"
+    assert judge_claims([found.metrics | change], [found.cover.overlap], 6, 2)[which].verdict == "not reproduced"
 
 
 def test_patches_are_cut_around_the_nearest_place() -> None:
@@ -133,10 +140,8 @@ def test_patches_are_cut_around_the_nearest_place() -> None:
     features = torch.zeros(2, 64, 2)
     features[0, 5 * 8 + 1] = 1.0
     features[1, 0] = 0.5
-    prototypes = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
-    scene = Scene(pixels, np.zeros(2, dtype=np.int64), ("a",), features, prototypes, combine(features, prototypes), 1.0)
-    assert nearest_places(scene, 1) == [(0, 41), (1, 0)]
-    cut = patch(scene, 0, 41)
+    assert nearest_positions(features, torch.tensor([1.0, 1.0])) == [(0, 41), (1, 0)]
+    cut = cut_patch(pixels[0], 41, 64)
     assert cut.shape == (12, 13, 3)
     assert (cut[4:8, 4:8] == 200).all()
     assert cut[:, :12].sum() == 200 * 16 * 3
@@ -169,15 +174,15 @@ def test_as_it_is_typed_on_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert numbers["claims"][2]["verdict"] == "not tested"  # two steps, and pictures that show nothing
     assert max(network["errors"]) <= network["radius"]
     assert all(error <= radius + 1e-6 for error, radius in zip(network["errors"], network["radii"], strict=True))
-    assert "CIFAR-10; here it is" in capsys.readouterr().out
+    assert "The thesis uses CIFAR-10; this run" in capsys.readouterr().out
 
 
 def test_the_radius_is_that_of_greedy_k_centre() -> None:
     features = some(5, 4, 6, 2).float()
-    found = look_at(features, torch.tensor([0, 0, 1, 1]), 5, 0.02, 1)
+    found = measure_network(features, torch.tensor([0, 0, 1, 1]), 5, 0.02, 1)
     chosen = greedy_k_centre(features.flatten(0, 1), 5)
-    assert found.radius == float(chosen.radii[-1])
-    assert found.radius == pytest.approx(float(found.combined.radius.max()))
+    assert found.cover.radius == float(chosen.radii[-1])
+    assert found.cover.radius == pytest.approx(float(found.cover.mixtures.radius.max()))
 
 
 def test_it_ends_where_pictures_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +204,7 @@ def test_it_ends_where_pictures_are_read(tmp_path: Path, monkeypatch: pytest.Mon
     [
         ("names=[cat]", "names must be of at least two classes"),
         ("names=[cat, gnu]", "folder data has no class 'gnu'"),
-        ("pictures=9", "folder data: the class cat has 3 pictures beside those to be looked at, 6 are needed"),
+        ("pictures=9", "folder data: the class cat has 3 training pictures, needs 6"),
         ("active=0", "active must be in (0, 1], got 0.0"),
         ("margins=3", "every one of margins must be in (0, 2], got 3.0"),
         ("seeds=[]", "seeds must name at least one, got none"),

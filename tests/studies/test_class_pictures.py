@@ -37,7 +37,7 @@ def test_official_splits_are_used_where_both_have_the_classes(tmp_path: Path) ->
 def test_too_few_are_told_by_the_right_class(tmp_path: Path) -> None:
     write_pictures(tmp_path, 11)
     (tmp_path / "emu" / "10.png").unlink()
-    with pytest.raises(ValueError, match="the class emu has 5 pictures beside those to be looked at, 6 are needed"):
+    with pytest.raises(ValueError, match="the class emu has 5 training pictures, needs 6"):
         class_pictures(str(tmp_path), names=["emu", "cat"], **FEW)
     with pytest.raises(ValueError, match="names must be of different classes, got cat, cat"):
         class_pictures(str(tmp_path), names=["cat", "cat"], **FEW)

@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 import torch
 from lookalike_studies.framework.hulls import Overlap, class_hulls, overlap
-from lookalike_studies.tokens.claims import GAP, GSP, Results, verdict_on_gain, verdict_on_hulls
-from lookalike_studies.tokens.race import Bags, Run, Stack, Training, contrastive, pool, start, train
+from lookalike_studies.tokens.claims import GAIN, GAP, GSP, Results, judge_hulls, measure
+from lookalike_studies.tokens.model import Run, Stack, contrastive, create_stack, draw_samples, pool, train
 from lookalike_studies.tokens.study import STUDY
 
 from lookalike import GeneralizedSumPool, objectives, retrieval_metrics
 from lookalike.cli import main
 from lookalike.geometry import convex_hull
 
-BAGS = Bags(classes=5, tokens=3, background=2, size=20, share=0.5, spread=0.1)
-BRIEF = Training(rate=1e-2, prototype_rate=1e-2, per_class=4, epoch=5, epochs=3, patience=30, bound=0.3, validation=4)
+CHANGES = {"classes": 5, "tokens": 3, "background": 2, "size": 20, "prototypes": 4, "epoch": 5, "validation": 4}
+SMALL = STUDY.load_settings("full", {**CHANGES, "rate": 0.01})
 
 
 def test_a_sample_has_class_tokens_and_background() -> None:
-    samples = BAGS.draw(400, np.random.default_rng(0))
+    samples = draw_samples(SMALL, 400, np.random.default_rng(0))
     assert samples.bags.shape == (2000, 20)
     labels = samples.labels[:, None].expand(-1, 20)
-    assert (samples.bags[samples.is_own] // 3 == labels[samples.is_own]).all()
-    assert ((samples.bags[~samples.is_own] >= 15) & (samples.bags[~samples.is_own] < 17)).all()
-    shares = samples.is_own.double().mean(1)
+    assert (samples.bags[samples.is_class_token] // 3 == labels[samples.is_class_token]).all()
+    assert ((samples.bags[~samples.is_class_token] >= 15) & (samples.bags[~samples.is_class_token] < 17)).all()
+    shares = samples.is_class_token.double().mean(1)
     assert float(shares.mean()) == pytest.approx(0.5, abs=0.01)
     assert float(shares.std()) == pytest.approx(0.1, abs=0.01)
     counts = torch.bincount(samples.bags.flatten(), minlength=17)
@@ -33,17 +33,17 @@ def test_a_sample_has_class_tokens_and_background() -> None:
 
 
 def test_shares_beyond_a_bag_are_cut_off() -> None:
-    bags = replace(BAGS, spread=5.0)
-    shares = bags.draw(50, np.random.default_rng(1)).is_own.double().mean(1)
+    wide = replace(SMALL, spread=5.0)
+    shares = draw_samples(wide, 50, np.random.default_rng(1)).is_class_token.double().mean(1)
     assert {0.0, 1.0} <= set(shares.tolist())
 
 
 def test_pooling_of_a_stack_is_the_layer() -> None:
     """Looked up by token, of runs with different keep, sharpness and numbers of prototypes, against the layer."""
     runs = [Run(0.1, 0, 0.3, 20.0, 7), Run(0.1, 1, 0.5, 50.0, 4), Run(0.2, 2, 0.2, 5.0, 17)]
-    stack = start(runs, BAGS, 0.3)
-    samples = [BAGS.draw(3, np.random.default_rng(seed)) for seed in range(3)]
-    vectors, weights = stack(torch.stack([each.bags for each in samples]))
+    stack = create_stack(runs, SMALL)
+    samples = [draw_samples(SMALL, 3, np.random.default_rng(seed)) for seed in range(3)]
+    vectors, weights = stack.pool(torch.stack([each.bags for each in samples]))
     vectors.square().sum().backward()
     for i, run in enumerate(runs):
         layer = GeneralizedSumPool(2, run.prototypes, run.keep, run.sharpness).double()
@@ -64,30 +64,30 @@ def test_pooling_of_a_stack_is_the_layer() -> None:
 
 
 def test_average_pooling_is_the_mean_and_what_keep_one_gives() -> None:
-    samples = BAGS.draw(3, np.random.default_rng(0))
-    stack = start([Run(0.1, 0)], BAGS, 0.3)
-    vectors, weights = stack(samples.bags[None])
+    samples = draw_samples(SMALL, 3, np.random.default_rng(0))
+    stack = create_stack([Run(0.1, 0)], SMALL)
+    vectors, weights = stack.pool(samples.bags[None])
     assert torch.allclose(vectors[0], stack.tokens[0][samples.bags].mean(1))
     assert torch.allclose(weights, torch.full_like(weights, 0.05))
     nearly = Stack([Run(0.1, 0, 1 - 1e-6, 20.0, 4)], stack.tokens.detach(), [torch.zeros(4, 2) + 0.1])
-    assert torch.allclose(nearly(samples.bags[None])[0], vectors, atol=1e-5)
+    assert torch.allclose(nearly.pool(samples.bags[None])[0], vectors, atol=1e-5)
 
 
 def test_the_loss_of_many_runs_is_that_of_each() -> None:
     vectors = 0.2 * torch.randn(3, 20, 2, generator=torch.Generator().manual_seed(0))
-    labels = BAGS.labels(4)
+    labels = torch.arange(5).repeat_interleave(4)
     objective = objectives.create("c2", negative_margin=0.1, normalise=False)
     each = torch.stack([objective(one, labels).value for one in vectors])
-    assert torch.allclose(contrastive(0.1)(vectors, labels), each)
+    assert torch.allclose(contrastive(vectors, labels, 0.1), each)
 
 
 def test_runs_train_as_if_they_were_alone() -> None:
     runs = [Run(0.1, 0, 0.3, 20.0, 4), Run(0.2, 0, 0.5, 30.0, 6), Run(0.1, 1, 0.3, 20.0, 4)]
     ticks: list[int] = []
-    together = train(runs, BAGS, BRIEF, ticks.append)
+    together = train(runs, SMALL, 3, ticks.append)
     assert sum(ticks) == 3 * 5 * 3
     for run, one in zip(runs, together, strict=True):
-        (alone,) = train([run], BAGS, BRIEF, lambda _: None)
+        (alone,) = train([run], SMALL, 3, lambda _: None)
         assert alone.curve == pytest.approx(one.curve, abs=1e-6)
         assert np.allclose(alone.tokens, one.tokens, atol=1e-5)
         assert np.allclose(alone.prototypes, one.prototypes, atol=1e-5)
@@ -100,9 +100,9 @@ def test_runs_train_as_if_they_were_alone() -> None:
 
 
 def test_tokens_stay_in_their_square_and_each_run_stops_when_nothing_improves() -> None:
-    hasty = replace(BRIEF, rate=1.0, prototype_rate=1.0, epochs=30, patience=2)
+    hasty = replace(SMALL, rate=1.0, patience=2)
     runs = [Run(0.1, seed, 0.3, 20.0, 4) for seed in range(6)]
-    found = train(runs, BAGS, hasty, lambda _: None)
+    found = train(runs, hasty, 30, lambda _: None)
     assert len({len(each.curve) for each in found}) > 1
     for each in found:
         assert np.abs(each.tokens).max() <= np.float32(0.3)
@@ -111,11 +111,11 @@ def test_tokens_stay_in_their_square_and_each_run_stops_when_nothing_improves() 
 
 
 def test_training_learns() -> None:
-    longer = replace(BRIEF, epoch=40)
+    longer = replace(SMALL, epoch=40)
     runs = [Run(0.1, seed, 0.3, 30.0, 8) for seed in range(2)]
-    for run, found in zip(runs, train(runs, BAGS, longer, lambda _: None), strict=True):
+    for run, found in zip(runs, train(runs, longer, 3, lambda _: None), strict=True):
         assert found.best > found.curve[0] + 0.15
-        checked = BAGS.draw(longer.validation, np.random.default_rng((run.seed, 1)))
+        checked = draw_samples(SMALL, longer.validation, np.random.default_rng((run.seed, 1)))
         vectors, _ = pool(run, found.tokens, found.prototypes, checked)  # as they were at their best
         assert retrieval_metrics(vectors, checked.labels, distance="l2")["MAP@R"] == pytest.approx(found.best)
 
@@ -157,7 +157,7 @@ def test_class_hulls_are_by_class() -> None:
     ],
 )
 def test_verdict_on_gain(gains: list[float], verdict: str) -> None:
-    assert verdict_on_gain(gains) == verdict
+    assert GAIN.judge({GSP: gains, GAP: [0.0] * len(gains)}, "").verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -175,22 +175,27 @@ def test_verdict_on_gain(gains: list[float], verdict: str) -> None:
     ],
 )
 def test_verdict_on_hulls(gap: list[float], gsp: list[float], verdict: str) -> None:
-    assert verdict_on_hulls(gap, gsp) == verdict
+    percent = {GAP: [100 * share for share in gap], GSP: [100 * share for share in gsp]}
+    assert judge_hulls(percent, "").verdict == verdict
 
 
 def test_the_margin_is_chosen_by_validation_not_by_test() -> None:
     runs = {GAP: [Run(0.1, 0), Run(0.2, 0)], GSP: [Run(0.1, 0, 0.3, 20.0, 4), Run(0.2, 0, 0.5, 50.0, 6)]}
-    longer = replace(BRIEF, epochs=1, epoch=20)
-    trained = {name: train(each, BAGS, longer, lambda _: None) for name, each in runs.items()}
-    first = Results(runs, trained, (0.1, 0.2), BAGS, 8)
-    for name, each in trained.items():
-        of_test = [one["MAP@R"] for one in first.measured[name]]
-        assert of_test[0] != of_test[1]
-        worse = int(np.argmin(of_test))
-        each[worse], each[1 - worse] = each[worse]._replace(best=0.9), each[1 - worse]._replace(best=0.1)
-        assert Results(runs, trained, (0.1, 0.2), BAGS, 8).best[name] == (0.1, 0.2)[worse]
-    expected = 100 * (first.measured[GSP][0]["MAP@R"] - first.measured[GAP][1]["MAP@R"])
-    assert first.gains({GAP: 0.2, GSP: 0.1}) == pytest.approx([expected])
+    longer = replace(SMALL, epoch=20, test=8)
+    outcomes = []
+    for pooling, of_pooling in runs.items():
+        for run, trained in zip(of_pooling, train(of_pooling, longer, 1, lambda _: None), strict=True):
+            outcomes.append(measure(pooling, run, trained, longer))
+    results = Results(outcomes)
+    for first, pooling in ((0, GAP), (2, GSP)):
+        test = [outcome.metrics["MAP@R"] for outcome in outcomes[first : first + 2]]
+        assert test[0] != test[1]
+        worse = int(np.argmin(test))
+        outcomes[first + worse].metrics["validation"] = 0.9
+        outcomes[first + 1 - worse].metrics["validation"] = 0.1
+        assert Results(outcomes).best_margin[pooling] == (0.1, 0.2)[worse]
+    values = results.by_pooling({GAP: 0.2, GSP: 0.1}, "MAP@R")
+    assert values == {GAP: [100 * outcomes[1].metrics["MAP@R"]], GSP: [100 * outcomes[2].metrics["MAP@R"]]}
 
 
 def test_as_it_is_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,7 +217,7 @@ def test_as_it_is_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     said = capsys.readouterr()
     assert "chosen among 2 by validation" in said.err
     assert "points; m = 8, keep 0.3, sharpness" in said.out
-    assert "when the budget of 1 epoch was used up" in said.out
+    assert "were still improving after the last of 1 epoch." in said.out
     assert len(list((out / "parts").iterdir())) == 3
 
 
@@ -222,11 +227,11 @@ FIGURES = ("margins", "geometry-chosen", "geometry-published", "training")
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ("prototypes=100", "prototypes start at tokens, of which there are 68, got 100"),
-        ("keep=1", "keep = 1 is average pooling"),
-        ("keep=0", "every one of keep must be in (0, 1], got 0.0"),
+        ("prototypes=100", "prototypes must be at most 68, the number of tokens, got (100,)"),
+        ("keep=1", "every one of keep must be in (0, 1), got 1.0"),
+        ("keep=0", "every one of keep must be in (0, 1), got 0.0"),
         ("published_margin=0.7", "published_margin must be one of margins, got 0.7"),
-        ("seeds=1000", "the seed 1000 is for choosing"),
+        ("seeds=1000", "seeds must not contain 1000, the seed of the search"),
         ("margins=[]", "margins must name at least one"),
         ("bound=-1", "bound must be finite and above 0"),
         ("classes=1", "classes must be at least 2, got 1"),

@@ -1,12 +1,9 @@
-"""Pictures of a few classes: some to learn from, and others of the same classes to look at.
-
-Data that come in two parts, train and test, are used as they are where both have the classes; of other data the first
-pictures of each class are looked at, and the rest is learnt from.
-"""
+"""Pictures of a few classes: some for training, others of the same classes for measurements."""
 
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lookalike import data
 from lookalike.data.pictures import Pictures
@@ -15,29 +12,49 @@ from lookalike.data.pictures import Pictures
 def class_pictures(
     source: str, *, classes: int, names: Sequence[str] = (), pictures: int, training_pictures: int, fewest: int
 ) -> tuple[Pictures, Pictures]:
-    """To learn from, and to look at.
+    """Load pictures for training, and others for measurements.
 
-    source: as ``data.load`` takes it.  classes: how many, the first ones, unless there are ``names``.  pictures: of
-    each class to look at, at most.  training_pictures: of each class to learn from, at most.  fewest: of these; fewer
-    are an error.
+    If the data has the splits train and test, and both have all classes, they are used as they are. Otherwise the
+    first pictures of each class are measured and the rest are for training.
+
+    Args:
+        source: As ``data.load`` takes it.
+        classes: Number of classes: the first ones, unless there are ``names``.
+        names: Names of the classes.
+        pictures: Measured pictures of each class, at most.
+        training_pictures: Training pictures of each class, at most.
+        fewest: Training pictures that each class must have.
+
+    Returns:
+        Training pictures and measured pictures.
+
+    Raises:
+        ValueError: If a name comes twice, or a class has too few pictures.
     """
     if len(set(names)) < len(names):
         raise ValueError(f"names must be of different classes, got {', '.join(names)}")
-    every = data.load(source, check=False)
-    split = every.splits is not None and {"train", "test"} <= set(every.splits.tolist())
-    chosen = names or (every.split("train") if split else every).classes[:classes]
-    every = every.with_classes(chosen)
-    split = split and all(len(every.split(part).classes) == len(chosen) for part in ("train", "test"))
-    apart = [every.split("train"), every.split("test")] if split else [every, every]
-    known, shown = ([np.flatnonzero(each.labels == label) for label in range(len(chosen))] for each in apart)
-    if not split:
-        known = [of[pictures:] for of in known]
-    known = [of[:training_pictures] for of in known]
-    shown = [of[:pictures] for of in shown]
-    for name, few in zip(every.classes, known, strict=True):
-        if len(few) < fewest:
+    everything = data.load(source, check=False)
+    has_splits = everything.splits is not None and {"train", "test"} <= set(everything.splits.tolist())
+    if not names:
+        candidates = everything.split("train") if has_splits else everything
+        names = candidates.classes[:classes]
+    everything = everything.with_classes(names)
+    train, test, first = everything, everything, pictures
+    if has_splits:
+        splits = everything.split("train"), everything.split("test")
+        if len(splits[0].classes) == len(splits[1].classes) == len(names):
+            train, test, first = *splits, 0
+    training = _of_each_class(train, first, first + training_pictures)
+    measured = _of_each_class(test, 0, pictures)
+    for name, indices in zip(everything.classes, training, strict=True):
+        if len(indices) < fewest:
             raise ValueError(
-                f"{every.name}: the class {name} has {len(few)} pictures beside those to be looked at, "
-                f"{fewest} are needed; lower pictures, or name other classes"
+                f"{everything.name}: the class {name} has {len(indices)} training pictures, needs {fewest}: lower "
+                "pictures, or name other classes"
             )
-    return apart[0].take(np.concatenate(known)), apart[1].take(np.concatenate(shown))
+    return train.take(np.concatenate(training)), test.take(np.concatenate(measured))
+
+
+def _of_each_class(pictures: Pictures, start: int, stop: int) -> list[NDArray[np.int64]]:
+    """Indices of the pictures start..stop of each class."""
+    return [np.flatnonzero(pictures.labels == label)[start:stop] for label in range(len(pictures.classes))]

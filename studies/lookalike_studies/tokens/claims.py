@@ -1,212 +1,199 @@
-"""What the study ``tokens`` measures, and what it says about the authors' claims.
-
-Verdicts, over seeds as ``claims`` says; with one nothing is tested. On the gain, in points of MAP@R on fresh samples:
-"reproduced" from 50 on, "partly" from 5 on, if it is surely above 0; else "not reproduced", if it is surely less than
-5. On the hulls, by the mean common area of two classes as a share of the smaller hull, which must be surely less with
-generalized sum pooling than with average pooling, by at least 1 %: "reproduced" if average pooling has at least 5 % and
-generalized sum pooling less than 1 %, "partly" if it has less than half of average pooling's, else "not reproduced".
-"""
+"""Measurements, claims and tables of the study ``tokens``. MAP@R and overlap are in percent."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 
-from lookalike.report.seeds import entry
-from lookalike.report.seeds import in_words as told_over_seeds
+from lookalike.report.seeds import entry, in_words
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.retrieval.metrics import retrieval_metrics
-from lookalike_studies.framework.claims import JudgedClaim, Verdict, is_above
+from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim
 from lookalike_studies.framework.hulls import class_hulls, overlap
-from lookalike_studies.tokens.race import Bags, Run, Samples, Trained, pool
+from lookalike_studies.tokens.model import Run, Samples, Tokens, Trained, draw_samples, pool
 
-if TYPE_CHECKING:
-    from lookalike_studies.tokens.study import Tokens
-
-REPRODUCED_GAIN, SOME_GAIN = 50.0, 5.0  # points
-OVERLAPPING, SEPARATED = 0.05, 0.01  # shares of the smaller hull
 GAP, GSP = "average", "gsp"
+
+GAIN = Claim(
+    "GSP is about 70 points of MAP@R ahead of GAP (Figure 5.4)",
+    (Comparison(GSP, ">", GAP, name="GSP > GAP", effect=5.0),),
+    reproduced_from=50.0,
+    partly_from=5.0,
+)
+# Overlap: mean common area of two classes, in percent of the smaller hull.
+SEPARATED, OVERLAPPING = 1.0, 5.0
+HULLS = Claim(
+    "class hulls overlap with GAP and are well separated with GSP (Figure 5.4)",
+    (Comparison(GAP, ">", GSP, name="less overlap with GSP", least=SEPARATED, effect=OVERLAPPING),),
+)
+NOTE = (
+    "The authors give neither the loss and its margin nor m, keep and sharpness. The loss here is C2 on plain "
+    "distances. Tokens start anywhere in the square, prototypes at tokens, by greedy k-centre. Validation and test are "
+    "fresh samples of the same classes, because only trained tokens can be measured."
+)
+TABLE_NOTE = (
+    "percent, mean and standard deviation over seeds; on class tokens: of the pooling weight; overlap: of two class "
+    "hulls, as a share of the smaller, mean over pairs; pairs: those that overlap at all"
+)
+METRICS = {
+    "validation": Column("validation", best="most"),
+    "MAP@R": Column("MAP@R", best="most"),
+    "on class tokens": Column("on class tokens"),
+    "overlap": Column("overlap", best="least"),
+    "overlapping pairs": Column("pairs"),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A trained run and its metrics, as shares."""
+
+    pooling: str
+    run: Run
+    trained: Trained
+    metrics: dict[str, float]
 
 
 class Results:
-    """Of both poolings, with every margin and seed: what was run, what came out, what was measured."""
+    """Outcomes of both poolings for every margin and seed.
 
-    def __init__(
-        self,
-        runs: dict[str, list[Run]],
-        trained: dict[str, list[Trained]],
-        margins: Sequence[float],
-        bags: Bags,
-        per_class: int,
-    ) -> None:
-        self.runs, self.trained = runs, trained
-        self.measured = {
-            name: [measure(run, out, bags, per_class) for run, out in zip(runs[name], trained[name], strict=True)]
-            for name in runs
-        }
-        # The margin of each pooling, by its validation figure.
-        self.best: Mapping[str, float] = {
-            name: max(margins, key=lambda margin: float(np.mean(self.figures(name, margin, "validation"))))
-            for name in runs
-        }
+    Attributes:
+        outcomes: All of them.
+        best_margin: For each pooling, the margin with the best validation.
+    """
 
-    def which(self, name: str, margin: float) -> list[int]:
-        return [i for i, run in enumerate(self.runs[name]) if run.margin == margin]
+    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+        self.outcomes = outcomes
+        self.margins = list(dict.fromkeys(outcome.run.margin for outcome in outcomes))
+        self.best_margin: dict[str, float] = {}
+        for pooling in (GAP, GSP):
+            validation = [np.mean(self.percent(pooling, margin, "validation")) for margin in self.margins]
+            self.best_margin[pooling] = self.margins[int(np.argmax(validation))]
 
-    def figures(self, name: str, margin: float, key: str) -> list[float]:
-        """One for each seed."""
-        return [self.measured[name][i][key] for i in self.which(name, margin)]
+    def at(self, pooling: str, margin: float) -> list[Outcome]:
+        """Select the outcomes of one pooling and margin, one per seed."""
+        return [one for one in self.outcomes if one.pooling == pooling and one.run.margin == margin]
 
-    def gains(self, margins: Mapping[str, float]) -> list[float]:
-        """In points, one for each seed."""
-        gap, gsp = (self.figures(name, margins[name], "MAP@R") for name in (GAP, GSP))
-        return [100 * (with_gsp - plain) for with_gsp, plain in zip(gsp, gap, strict=True)]
+    def percent(self, pooling: str, margin: float, metric: str) -> list[float]:
+        """Collect a metric in percent, one value per seed."""
+        return [100 * outcome.metrics[metric] for outcome in self.at(pooling, margin)]
+
+    def by_pooling(self, margins: Mapping[str, float], metric: str) -> dict[str, list[float]]:
+        """Collect a metric of both poolings in percent, each at its margin."""
+        return {pooling: self.percent(pooling, margins[pooling], metric) for pooling in (GAP, GSP)}
 
 
-def test_samples(bags: Bags, per_class: int, seed: int) -> Samples:
-    """Fresh ones: no other stream of this seed's chance has drawn them."""
-    return bags.draw(per_class, np.random.default_rng((seed, 3)))
+def draw_test_samples(settings: Tokens, seed: int) -> Samples:
+    """Draw samples from a random stream that neither training nor validation uses."""
+    return draw_samples(settings, settings.test, np.random.default_rng((seed, 3)))
 
 
-def measure(run: Run, trained: Trained, bags: Bags, per_class: int) -> dict[str, float]:
-    """On fresh samples, with the best tokens: MAP@R, the share of weight on class tokens, overlap of class hulls."""
-    samples = test_samples(bags, per_class, run.seed)
+def measure(pooling: str, run: Run, trained: Trained, settings: Tokens) -> Outcome:
+    """Measure the best epoch of a run on test samples."""
+    samples = draw_test_samples(settings, run.seed)
     vectors, weights = pool(run, trained.tokens, trained.prototypes, samples)
     hulls = overlap(class_hulls(vectors, samples.labels))
-    return {
+    metrics = {
         "validation": trained.best,
         "MAP@R": retrieval_metrics(vectors, samples.labels, distance="l2")["MAP@R"],
-        "on class tokens": float((weights * samples.is_own).sum(1).mean()),
+        "on class tokens": float((weights * samples.is_class_token).sum(1).mean()),
         "overlap": hulls.share,
         "overlapping pairs": hulls.pairs,
         "overlap area": hulls.area,
     }
+    return Outcome(pooling, run, trained, metrics)
 
 
-def verdict_on_gain(gains: Sequence[float]) -> Verdict:
-    """``gains`` of GSP over GAP in points, one for each seed."""
-    is_sure = is_above(gains, 0.0, effect=SOME_GAIN)
-    if is_sure is None:
-        return "not tested"
-    mean = float(np.mean(gains))
-    if not is_sure or mean < SOME_GAIN:
-        return "not reproduced"
-    return "reproduced" if mean >= REPRODUCED_GAIN else "partly"
-
-
-def verdict_on_hulls(gap: Sequence[float], gsp: Sequence[float]) -> Verdict:
-    """Shares of the smaller hull that two classes have in common, one for each seed."""
-    is_sure = is_above(gap, gsp, SEPARATED, effect=OVERLAPPING)
-    if is_sure is None:
-        return "not tested"
-    with_gap, with_gsp = float(np.mean(gap)), float(np.mean(gsp))
-    if is_sure and with_gap >= OVERLAPPING and with_gsp < SEPARATED:
-        return "reproduced"
-    return "partly" if is_sure and with_gsp < with_gap / 2 else "not reproduced"
-
-
-def claims(settings: "Tokens", chosen: Mapping[float, Run], results: Results) -> list[JudgedClaim]:
-    """The authors' two, each in two readings: the margin chosen for each pooling, and the published one for both."""
-    found = []
-    readings = {"chosen by validation": results.best, "published": dict.fromkeys((GAP, GSP), settings.published_margin)}
+def judge_claims(results: Results, published_margin: float) -> list[JudgedClaim]:
+    """Judge both claims, with the margin chosen by validation and with the published one."""
+    published = dict.fromkeys((GAP, GSP), published_margin)
+    readings = {"margin chosen by validation": results.best_margin, "margin published": published}
+    gains, hulls = [], []
     for reading, margins in readings.items():
-        gains = results.gains(margins)
-        figures = {name: results.figures(name, margins[name], "MAP@R") for name in (GAP, GSP)}
-        ends = f"{in_words(chosen[margins[GSP]])}; {len(gains)} seed{'s' if len(gains) > 1 else ''}"
-        here = f"margin {reading}: {_percent(figures[GAP])} with GAP (margin {margins[GAP]:g}), "
-        here += f"{_percent(figures[GSP])} with GSP (margin {margins[GSP]:g}): {np.mean(gains):+.1f} points; {ends}"
-        found.append(
-            JudgedClaim("GSP is about 70 points of MAP@R ahead of GAP (Figure 5.4)", here, verdict_on_gain(gains))
-        )
-    for reading, margins in readings.items():
-        gap, gsp = (results.figures(name, margins[name], "overlap") for name in (GAP, GSP))
-        pairs = [100 * float(np.mean(results.figures(name, margins[name], "overlapping pairs"))) for name in (GAP, GSP)]
+        values = results.by_pooling(margins, "MAP@R")
+        points = np.mean(values[GSP]) - np.mean(values[GAP])
+        gsp_runs = results.at(GSP, margins[GSP])
+        seeds = "1 seed" if len(gsp_runs) == 1 else f"{len(gsp_runs)} seeds"
         here = (
-            f"margin {reading}: two hulls have {_percent(gap)} % of the smaller in common with GAP, {_percent(gsp)} % "
+            f"{reading}: {in_words(values[GAP])} with GAP (margin {margins[GAP]:g}), {in_words(values[GSP])} with GSP "
+            f"(margin {margins[GSP]:g}): {points:+.1f} points; {describe(gsp_runs[0].run)}; {seeds}"
         )
-        here += f"with GSP; of the pairs, {pairs[0]:.0f} % and {pairs[1]:.0f} % overlap at all"
-        paper = "class hulls overlap with GAP and are well separated with GSP (Figure 5.4)"
-        found.append(JudgedClaim(paper, here, verdict_on_hulls(gap, gsp)))
-    return found
+        gains.append(GAIN.judge(values, here))
+        values = results.by_pooling(margins, "overlap")
+        pairs = results.by_pooling(margins, "overlapping pairs")
+        here = (
+            f"{reading}: two hulls have {in_words(values[GAP])} % of the smaller in common with GAP, "
+            f"{in_words(values[GSP])} % with GSP; {np.mean(pairs[GAP]):.0f} % and {np.mean(pairs[GSP]):.0f} % of the "
+            "pairs overlap at all"
+        )
+        hulls.append(judge_hulls(values, here))
+    return gains + hulls
 
 
-def in_words(run: Run) -> str:
+def judge_hulls(values: Mapping[str, Sequence[float]], here: str) -> JudgedClaim:
+    """Judge overlaps: "reproduced" as the claim says, "partly" if GSP at least halves the overlap."""
+    judged = HULLS.judge(values, here)
+    if judged.verdict != "reproduced":
+        return judged
+    gap, gsp = float(np.mean(values[GAP])), float(np.mean(values[GSP]))
+    if gap >= OVERLAPPING and gsp < SEPARATED:
+        return judged
+    if gsp < gap / 2:
+        return JudgedClaim(judged.paper, judged.here, "partly")
+    return JudgedClaim(judged.paper, judged.here, "not reproduced")
+
+
+def describe(run: Run) -> str:
+    """Describe the pooling of a run."""
+    if not run.prototypes:
+        return "GAP"
     return f"m = {run.prototypes}, keep {run.keep:g}, sharpness {run.sharpness:g}"
 
 
-def _percent(shares: Sequence[float]) -> str:
-    return told_over_seeds([100 * each for each in shares])
-
-
-def notes(settings: "Tokens", results: Results) -> list[str]:
-    longest = max(len(each.curve) - 1 for some in results.trained.values() for each in some)
-    running = sum(
-        len(each.curve) - 1 == settings.epochs and each.curve.index(each.best) > settings.epochs - settings.patience
-        for some in results.trained.values()
-        for each in some
-    )
-    total = sum(map(len, results.trained.values()))
-    said = [
-        "Nothing is said of the authors' loss, of its margin, nor of m, keep and sharpness. The loss here is C2 on "
-        "plain distances. Tokens start all over the square, prototypes at tokens, by greedy k-centre. Validation and "
-        "test are fresh samples of the same classes: with trainable tokens there can be no others."
-    ]
+def write_notes(results: Results, settings: Tokens) -> list[str]:
+    """Write what a reader needs to know about loss, margin and budget."""
+    notes = [NOTE]
     side = 2 * settings.bound * settings.share
     if settings.published_margin > side:
-        said.append(
-            f"Why the margin matters: with GAP a share of {1 - settings.share:g} of every vector is background, so "
-            f"{settings.classes} classes have a square of side {side:g} to live in, and the published margin is more: "
-            "they cannot all be that far apart, and the loss goes on pushing. GSP, as far as it leaves the background "
-            "out, has the whole square."
+        notes.append(
+            f"Why the margin matters: with GAP a share of {1 - settings.share:g} of every vector is background. All "
+            f"classes must fit into a square of side {side:g}. That is less than the published margin, so the loss "
+            "cannot be satisfied. GSP can use the whole square if it leaves out the background."
         )
-    if running:
-        said.append(
-            f"{running} of {total} runs had still improved within the patience when the budget of "
-            f"{longest} {'epoch' if longest == 1 else 'epochs'} was used up, and might have gone on to."
-        )
-    return said
+    unfinished = 0
+    for outcome in results.outcomes:
+        best_epoch = outcome.trained.curve.index(outcome.trained.best)
+        unfinished += best_epoch > settings.epochs - settings.patience
+    if unfinished:
+        epochs = "1 epoch" if settings.epochs == 1 else f"{settings.epochs} epochs"
+        notes.append(f"{unfinished} of {len(results.outcomes)} runs were still improving after the last of {epochs}.")
+    return notes
 
 
-def margin_table(settings: "Tokens", chosen: Mapping[float, Run], results: Results) -> Table:
-    columns = [Column("margin", "left"), Column("pooling", "left"), Column("validation", best="most")]
-    columns += [
-        Column("MAP@R", best="most"),
-        Column("on class tokens"),
-        Column("overlap", best="least"),
-        Column("pairs"),
-    ]
+def margin_table(results: Results, published_margin: float) -> Table:
+    """Tabulate all metrics by margin and pooling."""
     lines = []
-    for margin in settings.margins:
-        for name in (GAP, GSP):
-            found = {key: results.figures(name, margin, key) for key in results.measured[name][0]}
-            marks = " (chosen)" if results.best[name] == margin else ""
-            marks += " (published)" if margin == settings.published_margin else ""
-            title = "GAP" if name == GAP else f"GSP, {in_words(chosen[margin])}"
-            keys = ("validation", "MAP@R", "on class tokens", "overlap", "overlapping pairs")
-            numbers = [entry([100 * each for each in found[key]]) for key in keys]
-            lines.append(Line([words(f"{margin:g}{marks}"), words(title), *numbers], group=f"{margin:g}"))
-    note = f"percent, mean and deviation over {len(settings.seeds)} seeds; on class tokens: of the pooling weight; "
-    note += "overlap: of two class hulls, as a share of the smaller, mean over pairs; pairs: those that overlap at all"
-    return Table(columns, lines, notes=[note])
+    for margin in results.margins:
+        for pooling in (GAP, GSP):
+            label = f"{margin:g}"
+            if results.best_margin[pooling] == margin:
+                label += " (chosen)"
+            if margin == published_margin:
+                label += " (published)"
+            title = describe(results.at(pooling, margin)[0].run)
+            if pooling == GSP:
+                title = f"GSP, {title}"
+            numbers = [entry(results.percent(pooling, margin, metric)) for metric in METRICS]
+            lines.append(Line([words(label), words(title), *numbers], group=f"{margin:g}"))
+    return Table([Column("margin", "left"), Column("pooling", "left"), *METRICS.values()], lines, notes=[TABLE_NOTE])
 
 
-def search_table(grid: Sequence[Run], tried: Sequence[float]) -> Table:
-    columns = [
-        Column("margin", "left"),
-        Column("m"),
-        Column("keep"),
-        Column("sharpness"),
-        Column("validation MAP@R", best="most"),
-    ]
-    lines = [
-        Line(
-            [
-                words(f"{run.margin:g}"),
-                *(words(f"{each:g}") for each in (run.prototypes, run.keep, run.sharpness)),
-                number(100 * figure),
-            ],
-            group=f"{run.margin:g}",
-        )
-        for run, figure in zip(grid, tried, strict=True)
-    ]
+def search_table(grid: Sequence[Run], validation: Sequence[float]) -> Table:
+    """Tabulate the validation of every combination that was tried."""
+    columns = [Column("margin", "left"), Column("m"), Column("keep"), Column("sharpness")]
+    columns.append(Column("validation MAP@R", best="most"))
+    lines = []
+    for run, value in zip(grid, validation, strict=True):
+        settings = [words(f"{value:g}") for value in (run.margin, run.prototypes, run.keep, run.sharpness)]
+        lines.append(Line([*settings, number(100 * value)], group=f"{run.margin:g}"))
     return Table(columns, lines, title="Choosing m, keep and sharpness for each margin")

@@ -1,176 +1,164 @@
 """The figures of the study ``tokens``."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from matplotlib import colormaps
+from matplotlib.patches import Polygon
+from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from lookalike.report.seeds import deviation
 from lookalike.report.theme import INK, PAPER, figure, style, theme
 from lookalike.retrieval.metrics import retrieval_metrics
-from lookalike_studies.framework.hulls import class_hulls, overlap
-from lookalike_studies.tokens.race import Run, Samples, Trained, pool
+from lookalike_studies.framework.hulls import class_hulls, overlap, set_plane
+from lookalike_studies.tokens.claims import GAP, GSP, Outcome, Results
+from lookalike_studies.tokens.model import Points, Samples, pool
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ROOM = 0.05  # below 0, that a circle there is whole
-TOGETHER = 0.06  # tokens nearer than this share of half the plane have one number, as two could not be read
-ANY_CLASS = "#dddddd"
-NAMES = {"average": "average pooling", "gsp": "generalized sum pooling"}
+NAMES = {GAP: "average pooling", GSP: "generalized sum pooling"}
+NEAR = 0.06  # tokens nearer than this share of half the plane get one label, as two would not be readable
+GREY = "#dddddd"
 
 
-def draw_planes(shown: Mapping[str, tuple[Run, Trained]], samples: Samples, tokens: int) -> "Figure":
-    """Above before training, below after it: tokens, background, samples and the hulls of the samples by class.
+def draw_planes(outcomes: Sequence[Outcome], samples: Samples, tokens: int) -> "Figure":
+    """Draw tokens, prototypes and hulls before training (top) and after it (bottom).
 
-    ``tokens``: how many each class has.
+    Args:
+        outcomes: One of each pooling; a column each.
+        samples: Their hulls are drawn.
+        tokens: Number of tokens of a class.
+
+    Returns:
+        The figure.
     """
     with theme():
-        drawn, panels = figure(11.5, 11.5, 2, len(shown))
-        for column, (name, (run, trained)) in enumerate(shown.items()):
-            states = (
-                ("before training", trained.first_tokens, trained.first_prototypes),
-                ("after training", trained.tokens, trained.prototypes),
-            )
-            for row, (when, points, prototypes) in enumerate(states):
-                panel = panels[row * len(shown) + column]
-                vectors, _ = pool(run, points, prototypes, samples)
-                _plane(panel, vectors, samples.labels, points, prototypes, tokens)
-                figures = retrieval_metrics(vectors, samples.labels, distance="l2")
-                common = overlap(class_hulls(vectors, samples.labels)).share
+        drawn, panels = figure(11.5, 11.5, 2, len(outcomes))
+        for column, outcome in enumerate(outcomes):
+            trained = outcome.trained
+            states = {
+                "before training": (trained.first_tokens, trained.first_prototypes),
+                "after training": (trained.tokens, trained.prototypes),
+            }
+            for row, (when, (points, prototypes)) in enumerate(states.items()):
+                panel = panels[row * len(outcomes) + column]
+                vectors, _ = pool(outcome.run, points, prototypes, samples)
+                _draw_plane(panel, vectors, samples.labels, points, prototypes, tokens)
+                map_at_r = retrieval_metrics(vectors, samples.labels, distance="l2")["MAP@R"]
+                share = overlap(class_hulls(vectors, samples.labels)).share
                 panel.set_title(
-                    f"{NAMES[name]}, margin {run.margin:g}, {when}\n"
-                    f"MAP@R {100 * figures['MAP@R']:.1f}, mean overlap of two hulls {100 * common:.1f} %"
+                    f"{NAMES[outcome.pooling]}, margin {outcome.run.margin:g}, {when}\n"
+                    f"MAP@R {100 * map_at_r:.1f}, mean overlap of two hulls {100 * share:.1f} %"
                 )
         handles, labels = panels[-1].get_legend_handles_labels()
         drawn.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     return drawn
 
 
-def _plane(panel: Any, vectors: Tensor, labels: Tensor, points: Any, prototypes: Any, tokens: int) -> None:
-    from matplotlib import colormaps
-    from matplotlib.patches import Polygon
-    from matplotlib.patheffects import withStroke
-
+def _draw_plane(panel: Any, vectors: Tensor, labels: Tensor, points: Points, prototypes: Points, tokens: int) -> None:
     halo: Any = {"path_effects": [withStroke(linewidth=1.3, foreground=PAPER)], "ha": "center"}
+    edge: Any = {"ec": INK, "lw": 0.4, "s": 14}
     reach = 1.1 * float(np.abs(np.concatenate([points, prototypes])).max())
     classes = int(labels.max()) + 1
-    colours = [colormaps["hsv"](i / classes) for i in range(classes)]
     for label, hull in enumerate(class_hulls(vectors, labels)):
-        corners = hull.numpy()
-        panel.add_patch(Polygon(corners, closed=True, fc=(*colours[label][:3], 0.35), ec=INK, lw=0.9, zorder=2))
-        own = points[label * tokens : (label + 1) * tokens]
-        panel.scatter(*own.T, s=14, color=colours[label], ec=INK, lw=0.4, zorder=8)
+        corners, colour = hull.numpy(), colormaps["hsv"](label / classes)
+        panel.add_patch(Polygon(corners, closed=True, fc=(*colour[:3], 0.35), ec=INK, lw=0.9, zorder=2))
+        panel.scatter(*points[label * tokens : (label + 1) * tokens].T, color=colour, zorder=8, **edge)
         panel.annotate(str(label), corners.mean(0), va="center", fontsize=9, weight="bold", zorder=7, **halo)
-    for place, text in numbered(points[: classes * tokens], tokens, TOGETHER * reach):
-        panel.annotate(text, place, xytext=(0, 3.5), textcoords="offset points", fontsize=6.5, zorder=6, **halo)
-    panel.scatter([], [], s=14, fc=ANY_CLASS, ec=INK, lw=0.4, label="tokens of a class, with its number")
-    panel.scatter(
-        *points[classes * tokens :].T,
-        s=110,
-        marker="X",
-        color="white",
-        ec=INK,
-        lw=1.4,
-        zorder=5,
-        label="background tokens",
-    )
+    for position, text in label_tokens(points[: classes * tokens], tokens, NEAR * reach):
+        panel.annotate(text, position, xytext=(0, 3.5), textcoords="offset points", fontsize=6.5, zorder=6, **halo)
+    panel.scatter([], [], fc=GREY, label="tokens of a class, with its number", **edge)
+    background: Any = {"s": 110, "marker": "X", "color": "white", "ec": INK, "lw": 1.4, "zorder": 5}
+    panel.scatter(*points[classes * tokens :].T, label="background tokens", **background)
     if len(prototypes):
         panel.scatter(*prototypes.T, s=30, marker="D", fc="none", ec=INK, lw=0.7, zorder=4, label="prototypes")
-    panel.scatter(
-        [], [], s=90, marker="o", fc=ANY_CLASS, ec=INK, label="hull of the samples of a class, with its number"
-    )
-    panel.set(
-        xlim=(-reach, reach),
-        ylim=(-reach, reach),
-        aspect="equal",
-        xlabel="first coordinate",
-        ylabel="second coordinate",
-    )
-    panel.grid(visible=False)
+    panel.scatter([], [], s=90, fc=GREY, ec=INK, label="hull of the samples of a class, with its number")
+    set_plane(panel, reach)
 
 
-def numbered(points: NDArray[np.float32], tokens: int, near: float) -> list[tuple[tuple[float, float], str]]:
-    """Tokens (classes * tokens, 2) -> above which places to write which classes, so that no colour is needed.
+def label_tokens(points: Points, tokens: int, near: float) -> list[tuple[tuple[float, float], str]]:
+    """Group tokens that lie close together, so that each group gets one label with its classes.
 
-    >>> numbered(np.float32([[0, 0], [9, 9], [0, 0.5], [5, 5]]), 2, 1.0)
+    Args:
+        points: Tokens (classes * tokens, 2).
+        tokens: Number of tokens of a class.
+        near: Tokens closer than this to the top of a group belong to it.
+
+    Returns:
+        For each group the position of its label, and the label.
+
+    >>> label_tokens(np.float32([[0, 0], [9, 9], [0, 0.5], [5, 5]]), 2, 1.0)
     [((9.0, 9.0), '0'), ((5.0, 5.0), '1'), ((0.0, 0.5), '0, 1')]
     """
-    groups: list[list[int]] = []
-    for i in np.argsort(-points[:, 1], kind="stable").tolist():  # from the top, where the number stands
-        of = next((group for group in groups if np.linalg.norm(points[group[0]] - points[i]) < near), None)
-        if of is None:
-            groups.append([i])
-        else:
-            of.append(i)
-    places = [(float(points[group, 0].mean()), float(points[group, 1].max())) for group in groups]
-    texts = [", ".join(map(str, sorted({i // tokens for i in group}))) for group in groups]
-    return list(zip(places, texts, strict=True))
+    remaining = np.argsort(-points[:, 1], kind="stable")  # from the top, where the label stands
+    labels = []
+    while len(remaining):
+        is_near = np.linalg.norm(points[remaining] - points[remaining[0]], axis=1) < near
+        is_near[0] = True
+        group = remaining[is_near]
+        position = float(points[group, 0].mean()), float(points[group, 1].max())
+        labels.append((position, ", ".join(str(label) for label in np.unique(group // tokens))))
+        remaining = remaining[~is_near]
+    return labels
 
 
-class Measured(Protocol):
-    best: Mapping[str, float]  # by pooling, the margin that validation chose
-
-    def figures(self, name: str, margin: float, key: str) -> Sequence[float]: ...
-
-
-def draw_margins(margins: Sequence[float], results: Measured, published: float) -> "Figure":
-    """MAP@R and overlap of hulls over the margin."""
+def draw_margins(results: Results, published: float) -> "Figure":
+    """Draw MAP@R and overlap of hulls over the margin."""
+    titles = {"MAP@R": "MAP@R of fresh samples, %", "overlap": "mean overlap of two class hulls,\n% of the smaller"}
+    margins = results.margins
     with theme():
         drawn, panels = figure(11, 4.4, 1, 2)
-        for panel, key, label in zip(
-            panels,
-            ("MAP@R", "overlap"),
-            ("MAP@R of fresh samples, %", "mean overlap of two class hulls,\n% of the smaller"),
-            strict=True,
-        ):
-            for name in NAMES:
-                own = style(name)
-                values = [[100 * each for each in results.figures(name, margin, key)] for margin in margins]
-                means, spreads = [np.mean(v) for v in values], [deviation(v) or 0.0 for v in values]
-                looks: Any = {"color": own.colour, "marker": own.marker, "ls": own.line, "capsize": 3}
-                panel.errorbar(margins, means, spreads, label=NAMES[name], **looks)
-                best, ring = results.best[name], {"ms": 15, "mfc": "none", "mec": own.colour, "mew": 1.6}
-                panel.plot(best, means[margins.index(best)], "o", **ring)
+        for panel, (metric, title) in zip(panels, titles.items(), strict=True):
+            for pooling, name in NAMES.items():
+                look = style(pooling)
+                values = [results.percent(pooling, margin, metric) for margin in margins]
+                means = [np.mean(of_seeds) for of_seeds in values]
+                spreads = [deviation(of_seeds) or 0.0 for of_seeds in values]
+                line: Any = {"color": look.colour, "marker": look.marker, "ls": look.line, "capsize": 3}
+                panel.errorbar(margins, means, spreads, label=name, **line)
+                best = margins.index(results.best_margin[pooling])
+                panel.plot(margins[best], means[best], "o", ms=15, mfc="none", mec=look.colour, mew=1.6)
             panel.axvline(published, color=INK, lw=0.9, ls=(0, (1, 3)))
-            panel.set(
-                xscale="log",
-                xticks=list(margins),
-                xticklabels=[f"{m:g}" for m in margins],
-                ylabel=label,
-            )
-            panel.set_xlabel(
-                "margin of the loss, in the units of the plane\n(circled: chosen by validation; dotted: published)"
-            )
+            panel.set(xscale="log", xticks=margins, xticklabels=[f"{margin:g}" for margin in margins], ylabel=title)
+            panel.set_xlabel("margin of the loss\n(circled: chosen by validation; dotted: published)")
             panel.minorticks_off()
-        for panel, top in zip(panels, (102, panels[1].get_ylim()[1]), strict=True):
-            panel.set_ylim(-ROOM * top, top)
+        panels[0].set_ylim(top=102)
+        for panel in panels:
+            panel.set_ylim(bottom=-0.05 * panel.get_ylim()[1])  # circles at 0 stay complete
         panels[0].legend(loc="best")
     return drawn
 
 
-def draw_curves(
-    curves: Mapping[str, Mapping[float, Sequence[Sequence[float]]]],
-    steps: int,
-    best: Mapping[str, float],
-    published: float,
-) -> "Figure":
-    """MAP@R over training: at the margin chosen for each, and at the published one. ``steps``: of an epoch."""
+def draw_curves(results: Results, steps: int, published: float) -> "Figure":
+    """Draw MAP@R over training, at the chosen margins and at the published one.
+
+    Args:
+        results: Has the curves.
+        steps: Of an epoch.
+        published: Margin.
+
+    Returns:
+        The figure.
+    """
+    readings: dict[str, Mapping[str, float]] = {
+        "margin chosen for each by validation": results.best_margin,
+        f"published margin, {published:g}": dict.fromkeys(NAMES, published),
+    }
     with theme():
         drawn, panels = figure(11, 4.4, 1, 2)
-        titles = ("margin chosen for each by validation", f"published margin, {published:g}")
-        for panel, title, margins in zip(panels, titles, (best, dict.fromkeys(NAMES, published)), strict=True):
-            for name in NAMES:
-                own = style(name)
-                for number, curve in enumerate(curves[name][margins[name]]):
-                    label = None if number else f"{NAMES[name]}, margin {margins[name]:g}"
-                    percent = 100 * np.array(curve)
-                    panel.plot(steps * np.arange(len(curve)), percent, c=own.colour, ls=own.line, lw=1.6, label=label)
-                    panel.plot(
-                        steps * percent.argmax(), percent.max(), own.marker, c=own.colour, ms=6, mec=INK, mew=0.6
-                    )
+        for panel, (title, margins) in zip(panels, readings.items(), strict=True):
+            for pooling, name in NAMES.items():
+                look = style(pooling)
+                label: str | None = f"{name}, margin {margins[pooling]:g}"
+                for outcome in results.at(pooling, margins[pooling]):
+                    percent = 100 * np.array(outcome.trained.curve)
+                    best = int(percent.argmax())
+                    panel.plot(steps * np.arange(len(percent)), percent, c=look.colour, ls=look.line, label=label)
+                    panel.plot(steps * best, percent[best], look.marker, c=look.colour, ms=6, mec=INK, mew=0.6)
+                    label = None  # one entry in the legend
             panel.set(xlabel="training steps", ylabel="MAP@R of validation samples, %", ylim=(0, 102), title=title)
             panel.legend(loc="lower right")
     return drawn

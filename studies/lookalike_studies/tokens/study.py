@@ -1,177 +1,100 @@
-"""Trainable tokens: what average pooling mixes in, generalized sum pooling leaves out, where one can see it.
+"""Trainable tokens: average pooling mixes in the background, generalized sum pooling leaves it out.
 
-16 classes of 4 tokens each and 4 background tokens, all of them trainable points of the plane; a sample is a bag of 50
-of them, about half from the background (``token_race``). The loss is C2 on plain distances.
+16 classes of 4 tokens each and 4 background tokens, all of them trainable points of the plane. A sample is a bag of 50
+tokens, about half of them from the background. The loss is C2 on plain distances.
 
-The authors say neither the margin of their loss nor their prototypes, keep and sharpness. Here every combination is
-trained with a seed of its own and the best on validation samples is taken, for each margin; then average pooling and
-generalized sum pooling train with every margin and all seeds, and the margin is chosen by validation for each of them.
-The margin decides: that of the published settings is as large as the square in which the tokens live allows.
+The authors give neither the margin of their loss nor m, keep and sharpness. For each margin, every combination of these
+is trained with a seed of its own and validation chooses one. Then both poolings train with every margin and all seeds,
+and validation chooses the margin of each. The published margin is about as large as the square of the tokens allows.
 
 Reference: section 5.3.1 and Figure 5.4 of Gürbüz's thesis.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import product
-from operator import itemgetter
 from typing import Any
 
-from lookalike._util.checks import check_count, check_range
-from lookalike.report.seeds import check_seeds
 from lookalike_studies.framework.context import Context
-from lookalike_studies.framework.study import Study, StudyResult, setting
-from lookalike_studies.tokens.claims import (
-    GAP,
-    GSP,
-    Results,
-    claims,
-    in_words,
-    margin_table,
-    notes,
-    search_table,
-    test_samples,
-)
-from lookalike_studies.tokens.plots import draw_curves, draw_margins, draw_planes
-from lookalike_studies.tokens.race import Bags, Run, Trained, Training, train
+from lookalike_studies.framework.study import Study, StudyResult
+from lookalike_studies.tokens import claims, plots
+from lookalike_studies.tokens.claims import GAP, GSP, Results
+from lookalike_studies.tokens.model import SEARCH_SEED, Run, Tokens, Trained, train
 
-SEARCH_SEED = 1000  # of none of the runs that count
 CAPTIONS = {
     "margins": "MAP@R and overlap of the class hulls over the margin of the loss, mean and deviation over seeds.",
-    "chosen": "The plane before and after training, the margin chosen by validation for each pooling (first seed).",
-    "published": "The same with the published margin for both.",
-    "training": "MAP@R over training, a line for each seed; marked where it was best, which is what was kept.",
+    "geometry-chosen": "The plane before and after training with the chosen margin of each pooling (first seed).",
+    "geometry-published": "The same with the published margin for both.",
+    "training": "MAP@R over training, a line for each seed. The best epoch is marked; it is the one measured.",
 }
 
 
-@dataclass(frozen=True)
-class Tokens:
-    classes: int = setting("classes")
-    tokens: int = setting("tokens of a class")
-    background: int = setting("tokens that all classes have in common")
-    size: int = setting("tokens in a sample")
-    share: float = setting("of class tokens in a sample: the mean")
-    spread: float = setting("and the deviation")
-    bound: float = setting("coordinates of a token lie in -bound..bound")
-    rate: float = setting("learning rate of Adam, of tokens and prototypes")
-    per_class: int = setting("samples of each class in a batch")
-    patience: int = setting("epochs without a better validation figure that end a run")
-    epoch: int = setting("steps", budget=True)
-    margins: tuple[float, ...] = setting("how far apart C2 wants classes, to choose from")
-    published_margin: float = setting("the one of them that the papers publish for their benchmarks")
-    prototypes: tuple[int, ...] = setting("m, to choose from")
-    keep: tuple[float, ...] = setting("mu, to choose from")
-    sharpness: tuple[float, ...] = setting("epsilon, to choose from")
-    validation: int = setting("samples of each class to choose by", budget=True)
-    test: int = setting("samples of each class to measure by", budget=True)
-    search_epochs: int = setting("of every combination", budget=True)
-    epochs: int = setting("at most, of the runs that count", budget=True)
-    seeds: tuple[int, ...] = setting("of the runs that count", budget=True)
-
-    def __post_init__(self) -> None:
-        check_count("classes", self.classes, least=2)
-        for name in ("tokens", "background", "size", "patience", "epoch", "search_epochs", "epochs"):
-            check_count(name, getattr(self, name))
-        for name in ("per_class", "validation", "test"):
-            check_count(name, getattr(self, name), least=2)  # one has no other to be near to
-        check_range("share", self.share, 0, 1)
-        for name in ("spread", "bound", "rate"):
-            check_range(name, getattr(self, name), 0, None)
-        for name in ("margins", "prototypes", "keep", "sharpness"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} must name at least one, got none")
-        for m in self.prototypes:
-            check_count("every one of prototypes", m)
-            if m > self.bags.table:
-                raise ValueError(f"prototypes start at tokens, of which there are {self.bags.table}, got {m}")
-        for each in self.keep:
-            check_range("every one of keep", each, 0, 1)
-            if each == 1:
-                raise ValueError("keep = 1 is average pooling, which is here anyway: every one of keep must be below 1")
-        for each in (*self.sharpness, *self.margins):
-            check_range("every one of sharpness and margins", each, 0, None)
-        check_seeds(self.seeds)
-        if SEARCH_SEED in self.seeds:
-            raise ValueError(f"the seed {SEARCH_SEED} is for choosing; seeds must be others")
-        if self.published_margin not in self.margins:
-            raise ValueError(f"published_margin must be one of margins, got {self.published_margin}")
-
-    @property
-    def bags(self) -> Bags:
-        return Bags(self.classes, self.tokens, self.background, self.size, self.share, self.spread)
-
-    def training(self, epochs: int) -> Training:
-        rates = (self.rate, self.rate)
-        return Training(*rates, self.per_class, self.epoch, epochs, self.patience, self.bound, self.validation)
-
-
 def run(settings: Tokens, context: Context) -> StudyResult:
+    """Choose settings, train both poolings with every margin, measure and judge."""
     choices = product(settings.margins, settings.prototypes, settings.keep, settings.sharpness)
     grid = [Run(margin, SEARCH_SEED, keep, sharpness, m) for margin, m, keep, sharpness in choices]
-    tried = [each.best for each in _train("choosing", grid, settings, settings.search_epochs, context)]
-    chosen = {
-        margin: max((pair for pair in zip(tried, grid, strict=True) if pair[1].margin == margin), key=itemgetter(0))[1]
-        for margin in settings.margins
-    }
-    for margin, run in chosen.items():
+    validation = [trained.best for trained in _train("choosing", grid, settings, settings.search_epochs, context)]
+    chosen: dict[float, Run] = {}
+    for margin in settings.margins:
+        candidates = [i for i, candidate in enumerate(grid) if candidate.margin == margin]
+        chosen[margin] = grid[max(candidates, key=validation.__getitem__)]
         context.display.say(
-            f"margin {margin:g}: {in_words(run)}, chosen among {len(grid) // len(chosen)} by validation"
+            f"margin {margin:g}: {claims.describe(chosen[margin])}, chosen among {len(candidates)} by validation"
         )
-    runs = {
-        GAP: [Run(margin, seed) for margin in settings.margins for seed in settings.seeds],
-        GSP: [replace(chosen[margin], seed=seed) for margin in settings.margins for seed in settings.seeds],
-    }
-    trained = {name: _train(name, runs[name], settings, settings.epochs, context) for name in runs}
-    results = Results(runs, trained, settings.margins, settings.bags, settings.test)
-    best, published = results.best, dict.fromkeys(runs, settings.published_margin)
+    runs: dict[str, list[Run]] = {GAP: [], GSP: []}
+    for margin, seed in product(settings.margins, settings.seeds):
+        runs[GAP].append(Run(margin, seed))
+        runs[GSP].append(replace(chosen[margin], seed=seed))
+    outcomes = []
+    for pooling, of_pooling in runs.items():
+        trained = _train(pooling, of_pooling, settings, settings.epochs, context)
+        for one, weights in zip(of_pooling, trained, strict=True):
+            outcomes.append(claims.measure(pooling, one, weights, settings))
+    results, published = Results(outcomes), settings.published_margin
 
-    samples = test_samples(settings.bags, settings.test, settings.seeds[0])
-    planes = {}
-    for title, margins in {"chosen": best, "published": published}.items():
-        first = {name: results.which(name, margins[name])[0] for name in runs}
-        shown = {name: (runs[name][i], trained[name][i]) for name, i in first.items()}
-        planes[f"geometry-{title}"] = (draw_planes(shown, samples, settings.tokens), CAPTIONS[title])
-    curves = {
-        name: {margin: [trained[name][i].curve for i in results.which(name, margin)] for margin in settings.margins}
-        for name in runs
+    samples = claims.draw_test_samples(settings, settings.seeds[0])
+    at_best = [results.at(pooling, margin)[0] for pooling, margin in results.best_margin.items()]
+    at_published = [results.at(pooling, published)[0] for pooling in runs]
+    figures = {
+        "margins": plots.draw_margins(results, published),
+        "geometry-chosen": plots.draw_planes(at_best, samples, settings.tokens),
+        "geometry-published": plots.draw_planes(at_published, samples, settings.tokens),
+        "training": plots.draw_curves(results, settings.epoch, published),
     }
+    numbers = []
+    for outcome in outcomes:
+        run_settings, curve = asdict(outcome.run), outcome.trained.curve
+        numbers.append({"pooling": outcome.pooling, **run_settings, **outcome.metrics, "curve": curve})
     return StudyResult(
-        claims=claims(settings, chosen, results),
-        figures={
-            "margins": (draw_margins(settings.margins, results, settings.published_margin), CAPTIONS["margins"]),
-            **planes,
-            "training": (draw_curves(curves, settings.epoch, best, settings.published_margin), CAPTIONS["training"]),
-        },
-        tables={"margins": margin_table(settings, chosen, results), "choosing": search_table(grid, tried)},
+        claims=claims.judge_claims(results, published),
+        figures={name: (figure, CAPTIONS[name]) for name, figure in figures.items()},
+        tables={"margins": claims.margin_table(results, published), "choosing": claims.search_table(grid, validation)},
         numbers={
-            "chosen": {f"{margin:g}": asdict(run) for margin, run in chosen.items()},
-            "margin by validation": best,
-            "runs": [
-                {"pooling": name, **asdict(run), **one, "curve": out.curve}
-                for name in runs
-                for run, one, out in zip(runs[name], results.measured[name], trained[name], strict=True)
-            ],
+            "chosen": {f"{margin:g}": asdict(one) for margin, one in chosen.items()},
+            "margin by validation": results.best_margin,
+            "runs": numbers,
         },
-        notes=notes(settings, results),
+        notes=claims.write_notes(results, settings),
     )
 
 
-def _train(what: str, runs: Sequence[Run], settings: Tokens, epochs: int, context: Context) -> list[Trained]:
-    def compute() -> dict[str, Any]:
-        with context.display.bar(len(runs) * epochs * settings.epoch, what, " steps") as tick:
-            found = train(runs, settings.bags, settings.training(epochs), tick)
-        arrays = {
-            f"{key} {i}": getattr(each, key)
-            for i, each in enumerate(found)
-            for key in ("first_tokens", "tokens", "first_prototypes", "prototypes")
-        }
-        return {"curves": [each.curve for each in found], **arrays}
+def _train(name: str, runs: Sequence[Run], settings: Tokens, epochs: int, context: Context) -> list[Trained]:
+    """Train runs, or read them from the cache."""
 
-    kept = context.cached(what, compute)
-    return [
-        Trained(curve, max(curve), *(kept[f"{key} {i}"] for key in Trained._fields[2:]))
-        for i, curve in enumerate(kept["curves"])
-    ]
+    def compute() -> dict[str, Any]:
+        with context.display.bar(len(runs) * epochs * settings.epoch, name, " steps") as tick:
+            outcomes = train(runs, settings, epochs, tick)
+        content: dict[str, Any] = {"curves": [outcome.curve for outcome in outcomes]}
+        for i, outcome in enumerate(outcomes):
+            for field, points in zip(Trained._fields[1:], outcome[1:], strict=True):
+                content[f"{field} {i}"] = points
+        return content
+
+    cached = context.cached(name, compute)
+    outcomes = []
+    for i, curve in enumerate(cached["curves"]):
+        outcomes.append(Trained(curve, *[cached[f"{field} {i}"] for field in Trained._fields[1:]]))
+    return outcomes
 
 
 STUDY = Study(
@@ -179,8 +102,8 @@ STUDY = Study(
     title="Trainable tokens: average pooling mixes in the background, generalized sum pooling leaves it out",
     about="Classes are sets of trainable points of the plane, tokens; a sample is a bag of tokens, half of them from a "
     "background that all classes share. Tokens (and prototypes) are trained through average pooling and through "
-    "generalized sum pooling. What happens to the plane can be seen, and how far apart the classes come is measured. "
-    "The loss, C2 on plain distances, has a margin that the authors do not give; everything is shown for several.",
+    "generalized sum pooling. The figures show the plane, and the distance between classes is measured. The loss, C2 "
+    "on plain distances, has a margin that the authors do not give; results are shown for several.",
     source="section 5.3.1 and Figure 5.4 of Gürbüz's thesis; Figure 3 (a) of the GSP paper",
     settings=Tokens,
     run=run,
