@@ -63,8 +63,8 @@ def test_figures(folder: Path) -> None:
     assert p.value == pytest.approx(1 - np.sqrt(12) / np.sqrt(14))
     assert p.text == "0.074"
     assert by_title["c2 + gsp"].entries[titles.index("best step")].text == "200 ± 100"
-    places = dict(zip(by_title, (row[1] for row in table.places()), strict=True))
-    assert places == {
+    ranks = dict(zip(by_title, (row[1] for row in table.ranks()), strict=True))
+    assert ranks == {
         "c2 + average": 2,
         "c2 + gsp": 1,
         "c2 + max †": 0,
@@ -79,7 +79,7 @@ def test_what_is_not_complete_is_never_best(tmp_path: Path) -> None:
         for repeat in range(repeats):
             write_result(tmp_path, value, 0, repeat, pooling=pooling)
     [section] = build_report(tmp_path).sections
-    assert [places[1] for places in metrics_table(section, ("MAP@R", "P@1")).places()] == [2, 1, 0]
+    assert [ranks[1] for ranks in metrics_table(section, ("MAP@R", "P@1")).ranks()] == [2, 1, 0]
 
 
 def test_notes_say_what_a_reader_must_know(folder: Path) -> None:

@@ -15,18 +15,18 @@ def example() -> Table:
     return Table(columns, lines, "50% of it", ["a note"])
 
 
-def test_places() -> None:
-    assert example().places() == [[0, 2, 0], [0, 1, 1], [0, 0, 2]]
+def test_ranks() -> None:
+    assert example().ranks() == [[0, 2, 0], [0, 1, 1], [0, 0, 2]]
 
 
-def test_places_are_given_by_group_and_shared_by_what_looks_the_same() -> None:
+def test_ranks_are_by_group_and_shared_by_entries_that_look_the_same() -> None:
     values = [("x", 1.004), ("x", 1.001), ("x", 0.9), ("x", 0.5), ("y", 7.0), ("z", 3.0), ("z", 3.0)]
     lines = [Line([number(value)], group) for group, value in values]
     table = Table([Column("v", best="most")], lines)
-    assert [place for [place] in table.places()] == [1, 1, 2, 0, 0, 0, 0]
+    assert [rank for [rank] in table.ranks()] == [1, 1, 2, 0, 0, 0, 0]
     unranked = [Line([number(9.0, ranked=False)]), Line([number(2.0)]), Line([number(1.0)]), Line([number(None)])]
-    assert Table([Column("v", best="most")], unranked).places() == [[0], [1], [2], [0]]
-    assert Table([Column("v")], unranked).places() == [[0]] * 4
+    assert Table([Column("v", best="most")], unranked).ranks() == [[0], [1], [2], [0]]
+    assert Table([Column("v")], unranked).ranks() == [[0]] * 4
 
 
 def test_text() -> None:

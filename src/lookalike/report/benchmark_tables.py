@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from lookalike.experiments.joined import Joined
 from lookalike.experiments.published import Published
 from lookalike.experiments.rows import Row, Section, Summary
 from lookalike.experiments.significance import Comparison
@@ -22,40 +21,42 @@ def metrics_table(section: Section, metrics: tuple[str, ...]) -> Table:
         metrics: names of test metrics; the first one is compared with the baseline.
     """
     rows = section.rows
-    dim_suffix = _dim_suffix({row.dim for row in rows if row.dim is not None}, otherwise="")
-    joined_dims = {row.joined.dim for row in rows if row.joined is not None}
-    joined_suffix = _dim_suffix(joined_dims, otherwise=" joined")
+    dim_suffix = _dim_suffix([row.dim for row in rows], otherwise="")
+    joined_suffix = _dim_suffix([_joined_dim(row) for row in rows], otherwise=" joined")
+    has_joined = any(row.joined for row in rows)
     shows_best_repeat = reports_best(section.protocol)
     published = [metric for metric in metrics if any(row.published[metric] for row in rows)]
     published_joined = [metric for metric in metrics if any(row.published_joined.get(metric) for row in rows)]
 
     columns = [Column("method", "left")]
-    columns += [Column(f"{metric}{dim_suffix}, %", best="most") for metric in metrics]
+    columns += _metric_columns(f"{{}}{dim_suffix}, %", metrics)
     if shows_best_repeat:
-        columns += [Column(f"{metric} of the best repeat", best="most") for metric in metrics]
-    if joined_dims:
-        columns += [Column(f"{metric}{joined_suffix}, %", best="most") for metric in metrics]
+        columns += _metric_columns("{} of the best repeat", metrics)
+    if has_joined:
+        columns += _metric_columns(f"{{}}{joined_suffix}, %", metrics)
     columns += [Column(f"{metrics[0]} against baseline, points"), Column("p, t-test"), Column("p, Wilcoxon")]
     columns.append(Column("best step"))
-    columns += [Column(f"published {metric}{dim_suffix}", "left") for metric in published]
-    columns += [Column(f"published {metric}{joined_suffix}", "left") for metric in published_joined]
+    for metric in published:
+        columns.append(Column(f"published {metric}{dim_suffix}", "left"))
+    for metric in published_joined:
+        columns.append(Column(f"published {metric}{joined_suffix}", "left"))
 
-    losses = [str(row.cell.loss) for row in rows]
-    compares_losses = len(set(losses)) == len(losses)  # one row for each loss
+    compares_losses = len({str(row.cell.loss) for row in rows}) == len(rows)  # one row for each loss
     lines = []
     for row in rows:
-        ranked = row.is_complete
         entries = [words(row.title if row.is_complete else f"{row.title} {INCOMPLETE}")]
-        entries += [_percent(row.summary(metric), ranked) for metric in metrics]
+        for metric in metrics:
+            entries.append(_percent(row.summary(metric), row.is_complete))
         if shows_best_repeat:
             entries += _best_repeat_entries(row, metrics)
-        if joined_dims:
-            hint = row.not_joined if row.joined is None else ""
-            entries += [_percent(_joined_summary(row.joined, metric), ranked, hint) for metric in metrics]
+        if has_joined:
+            entries += _joined_entries(row, metrics)
         entries += _comparison_entries(row.comparison)
         entries.append(number(*row.best_step(), digits=0, ranked=False))
-        entries += [_published_entry(row.published[metric], row) for metric in published]
-        entries += [_published_entry(row.published_joined.get(metric, ()), row) for metric in published_joined]
+        for metric in published:
+            entries.append(_published_entry(row.published[metric], row))
+        for metric in published_joined:
+            entries.append(_published_entry(row.published_joined.get(metric, ()), row))
         lines.append(Line(entries, "" if compares_losses else str(row.cell.loss)))
 
     all_notes = notes(section)
@@ -78,7 +79,7 @@ def costs_table(section: Section) -> Table:
     lines = []
     for row in section.rows:
         cost = row.cost()
-        minutes = cost.seconds / 60 if cost.seconds is not None else None
+        minutes = None if cost.seconds is None else cost.seconds / 60
         entries = [
             words(row.title),
             number(cost.pooling_parameters, digits=0, ranked=False),
@@ -118,18 +119,18 @@ def _spreadsheet_entries(row: Row, metrics: tuple[str, ...]) -> list[Entry]:
     comparison = row.comparison or Comparison(0)
     methods = " + ".join(map(str, cell.methods))
     texts = (cell.protocol, cell.data, cell.version, row.title, str(cell.loss), str(cell.pooling), methods)
-    entries = [words(text) for text in texts]
+    entries = list(map(words, texts))
     entries += [number(len(row.results)), number(len(row.missing)), number(row.dim)]
     for metric in metrics:
         entries.append(_percent(row.summary(metric)))
-        entries.append(_percent(_joined_summary(row.joined, metric)))
+        entries.append(_percent(row.joined.summary(metric) if row.joined else None))
         published = row.published[metric]
         if published:
             entries.append(number(published[0].mean, published[0].std))
         else:
             entries.append(number(None))
     entries += [
-        number(row.joined.dim if row.joined is not None else None),
+        number(_joined_dim(row)),
         number(_times_100(comparison.difference)),
         number(comparison.pairs),
         number(comparison.t_test),
@@ -143,18 +144,33 @@ def _spreadsheet_entries(row: Row, metrics: tuple[str, ...]) -> list[Entry]:
     return entries
 
 
-def _dim_suffix(dims: set[int], otherwise: str) -> str:
-    """The size of the embedding for a column title, if all rows have the same."""
-    if len(dims) != 1:
+def _metric_columns(title: str, metrics: Sequence[str]) -> list[Column]:
+    return [Column(title.format(metric), best="most") for metric in metrics]
+
+
+def _joined_dim(row: Row) -> int | None:
+    return None if row.joined is None else row.joined.dim
+
+
+def _dim_suffix(dims: Sequence[int | None], otherwise: str) -> str:
+    """The size of the embedding for a column title, if all rows that have one have the same."""
+    distinct = set(dims) - {None}
+    if len(distinct) != 1:
         return otherwise
-    return f" {next(iter(dims))}-D"
+    return f" {distinct.pop()}-D"
 
 
 def _best_repeat_entries(row: Row, metrics: Sequence[str]) -> list[Entry]:
     best = row.best_repeat()
     if best is None:
-        return [number(None) for _ in metrics]
+        return [number(None)] * len(metrics)
     return [number(100 * best.test[metric], ranked=row.is_complete) for metric in metrics]
+
+
+def _joined_entries(row: Row, metrics: Sequence[str]) -> list[Entry]:
+    if row.joined is None:
+        return [number(None, hint=row.not_joined)] * len(metrics)
+    return [_percent(row.joined.summary(metric), row.is_complete) for metric in metrics]
 
 
 def _comparison_entries(comparison: Comparison | None) -> list[Entry]:
@@ -174,10 +190,6 @@ def _p_value(value: float | None, hint: str) -> Entry:
         return number(None, hint=hint)
     text = "< 0.001" if value < 0.001 else f"{value:.3f}"
     return Entry(text, value, hint=hint)
-
-
-def _joined_summary(joined: Joined | None, metric: str) -> Summary | None:
-    return None if joined is None else joined.summary(metric)
 
 
 def _percent(summary: Summary | None, ranked: bool = True, hint: str = "") -> Entry:

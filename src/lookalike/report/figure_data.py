@@ -1,7 +1,7 @@
-"""The numbers that a figure shows, read off the figure itself, so that none of them can differ from what is seen.
+"""Reads the numbers of a figure from the figure itself, so that they cannot differ from the picture.
 
-Of every panel its title and labels; lines, points and outlines by their coordinates; bars by their extent; maps of
-numbers by their values. Pictures are left out, and so is whatever only decorates: grids, ticks, frames.
+A panel has its title and labels; lines, points and outlines have coordinates; bars have their extent; maps of numbers
+have their values. Pictures and decorations (grids, ticks, frames) are left out.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,64 +14,98 @@ if TYPE_CHECKING:
 
 DIGITS = 6
 
+Marks = dict[str, list[dict[str, Any]]]
+
 
 def read_figure(figure: "Figure") -> list[dict[str, Any]]:
-    """One entry for each panel that shows numbers, in the order of the figure."""
-    panels = [_panel(axes) for axes in figure.axes]
-    return [panel for panel in panels if panel.keys() - {"title", "x", "y"}]
+    """Read the numbers of a figure.
+
+    Returns:
+        One dictionary for each panel that shows numbers, ready for JSON. Its keys are title, x, y (labels), lines,
+        points, outlines, bars and maps, as far as the panel has them.
+    """
+    panels = []
+    for axes in figure.axes:
+        marks = _read_marks(axes)
+        if not any(marks.values()):
+            continue
+        panel = {"title": axes.get_title(), "x": axes.get_xlabel(), "y": axes.get_ylabel(), **marks}
+        panels.append({name: content for name, content in panel.items() if content})
+    return panels
 
 
-def _panel(axes: "Axes") -> dict[str, Any]:
-    from matplotlib.patches import Rectangle
-
-    words = {"title": axes.get_title(), "x": axes.get_xlabel(), "y": axes.get_ylabel()}
-    found: dict[str, list[Any]] = {"lines": [], "points": [], "outlines": [], "bars": [], "maps": []}
+def _read_marks(axes: "Axes") -> Marks:
+    marks: Marks = {"lines": [], "points": [], "outlines": [], "bars": [], "maps": []}
     for line in axes.lines:
-        x, y = (_listed(each) for each in line.get_data(orig=False))
-        found["lines"].append(_named(line, {"x": x, "y": y}))
+        x, y = line.get_data(orig=False)
+        marks["lines"].append(_with_label(line, {"x": _as_list(x), "y": _as_list(y)}))
     for collection in axes.collections:
-        offsets = np.ma.getdata(collection.get_offsets())
-        values = collection.get_array()
-        if values is not None and np.ndim(values) == 2:
-            found["maps"].append(_named(collection, {"values": _listed(values)}))
-        elif type(collection).__name__ == "PathCollection":
-            more = {} if values is None or not len(values) else {"values": _listed(values)}
-            found["points"].append(_named(collection, {"places": _listed(offsets), **more}))
-        else:
-            paths = [_listed(path.vertices) for path in collection.get_paths()]
-            found["outlines"] += [_named(collection, {"places": path}) for path in paths]
+        _read_collection(collection, marks)
     for patch in axes.patches:
-        if isinstance(patch, Rectangle):
-            bar = {"x": patch.get_x(), "y": patch.get_y(), "width": patch.get_width(), "height": patch.get_height()}
-            found["bars"].append(_named(patch, {name: _short(each) for name, each in bar.items()}))
-        else:
-            vertices = patch.get_transform().transform_path(patch.get_path()).vertices
-            places = axes.transData.inverted().transform(vertices)
-            found["outlines"].append(_named(patch, {"places": _listed(places)}))
+        _read_patch(patch, axes, marks)
     for image in axes.images:
         values = image.get_array()
         if values is not None and np.ndim(values) == 2:
-            found["maps"].append(_named(image, {"values": _listed(values)}))
-    return {name: each for name, each in {**words, **found}.items() if each}
+            marks["maps"].append(_with_label(image, {"values": _as_list(values)}))
+    return marks
 
 
-def _named(artist: Any, content: dict[str, Any]) -> dict[str, Any]:
-    """With the label that a legend shows; matplotlib's own begin with an underscore."""
+def _read_collection(collection: Any, marks: Marks) -> None:
+    values = collection.get_array()
+    if values is not None and np.ndim(values) == 2:
+        marks["maps"].append(_with_label(collection, {"values": _as_list(values)}))
+    elif type(collection).__name__ == "PathCollection":
+        points = {"places": _as_list(np.ma.getdata(collection.get_offsets()))}
+        if values is not None and len(values):
+            points["values"] = _as_list(values)
+        marks["points"].append(_with_label(collection, points))
+    else:
+        for path in collection.get_paths():
+            marks["outlines"].append(_with_label(collection, {"places": _as_list(path.vertices)}))
+
+
+def _read_patch(patch: Any, axes: "Axes", marks: Marks) -> None:
+    from matplotlib.patches import Rectangle
+
+    if isinstance(patch, Rectangle):
+        bar = {
+            "x": _round(patch.get_x()),
+            "y": _round(patch.get_y()),
+            "width": _round(patch.get_width()),
+            "height": _round(patch.get_height()),
+        }
+        marks["bars"].append(_with_label(patch, bar))
+    else:
+        vertices = patch.get_transform().transform_path(patch.get_path()).vertices
+        coordinates = axes.transData.inverted().transform(vertices)
+        marks["outlines"].append(_with_label(patch, {"places": _as_list(coordinates)}))
+
+
+def _with_label(artist: Any, content: dict[str, Any]) -> dict[str, Any]:
+    """Add the label that a legend shows; matplotlib's own begin with an underscore."""
     label = str(artist.get_label())
-    return content if label.startswith("_") or not label else {"label": label, **content}
+    if not label or label.startswith("_"):
+        return content
+    return {"label": label, **content}
 
 
-def _listed(values: Any) -> Any:
-    """Lists of numbers; words where an axis counts words."""
-    array = np.ma.filled(np.ma.asarray(values), np.nan) if np.ma.isMaskedArray(values) else np.asarray(values)
+def _as_list(values: Any) -> Any:
+    """Nested lists of rounded numbers; texts if the axis has categories."""
+    if np.ma.isMaskedArray(values):
+        values = np.ma.filled(values, np.nan)
+    array = np.asarray(values)
     if array.dtype.kind not in "fiub":
-        return [str(each) for each in array.ravel()]
-    return _rounded(array.tolist())
+        return list(map(str, array.ravel()))
+    return _round_all(array.tolist())
 
 
-def _rounded(values: Any) -> Any:
-    return [_rounded(each) for each in values] if isinstance(values, list) else _short(values)
+def _round_all(values: Any) -> Any:
+    if isinstance(values, list):
+        return list(map(_round_all, values))
+    return _round(values)
 
 
-def _short(value: float) -> float:
-    return value if isinstance(value, (bool, int)) else float(f"{value:.{DIGITS}g}")
+def _round(value: float) -> float:
+    if isinstance(value, (bool, int)):
+        return value
+    return float(f"{value:.{DIGITS}g}")

@@ -1,11 +1,11 @@
-"""A page in one file: nothing is loaded from elsewhere, and nothing in it can run. Light, dark, and on paper."""
+"""An HTML page in one file: loads nothing and runs nothing. For light mode, dark mode and print."""
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
-# Text is escaped, and the browser is told to load nothing and run nothing besides.
+# Text is escaped. In addition, the browser must not load or run anything.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 STYLE = """
@@ -58,7 +58,12 @@ pre { background: var(--band); padding: .6rem .8rem; overflow-x: auto; font-size
 
 
 def document(title: str, parts: Iterable[str]) -> str:
-    """A whole page; ``parts`` are made by the functions below, or by ``Table.html``."""
+    """A complete page.
+
+    Args:
+        title: of the window and the first heading.
+        parts: HTML made by the functions below, or by ``Table.html``.
+    """
     body = "\n".join(parts)
     return f"""<!doctype html>
 <html lang="en">
@@ -79,37 +84,53 @@ def document(title: str, parts: Iterable[str]) -> str:
 
 
 def heading(text: str, level: int = 2, anchor: str = "") -> str:
-    where = f' id="{escape(anchor)}"' if anchor else ""
-    return f"<h{level}{where}>{escape(text)}</h{level}>"
+    """A heading; ``anchor`` makes it a target for ``contents``."""
+    anchor_attribute = f' id="{escape(anchor)}"' if anchor else ""
+    return f"<h{level}{anchor_attribute}>{escape(text)}</h{level}>"
 
 
 def paragraph(text: str, faint: bool = False) -> str:
-    return f'<p class="faint">{escape(text)}</p>' if faint else f"<p>{escape(text)}</p>"
+    """A paragraph; ``faint`` makes it small and grey."""
+    style = ' class="faint"' if faint else ""
+    return f"<p{style}>{escape(text)}</p>"
 
 
 def contents(entries: Mapping[str, str]) -> str:
-    """Links to anchors of this page: anchor -> words."""
-    links = (f'<a href="#{escape(anchor)}">{escape(words)}</a>' for anchor, words in entries.items())
+    """Links to headings of this page.
+
+    Args:
+        entries: texts by anchor.
+    """
+    links = [f'<a href="#{escape(anchor)}">{escape(text)}</a>' for anchor, text in entries.items()]
     return f"<nav>{' '.join(links)}</nav>"
 
 
 def listing(items: Iterable[str]) -> str:
+    """A list with bullets."""
     return f"<ul>{''.join(f'<li>{escape(item)}</li>' for item in items)}</ul>"
 
 
 def pairs(values: Mapping[str, Any]) -> str:
-    """Names and values, one below the other."""
-    entries = (f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in values.items())
+    """Names and values, one pair below the other."""
+    entries = [f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in values.items()]
     return f"<dl>{''.join(entries)}</dl>"
 
 
 def code(text: str) -> str:
+    """A block of code."""
     return f"<pre>{escape(text)}</pre>"
 
 
 def picture(content: bytes, kind: str, alternative: str, caption: str = "") -> str:
-    """A picture inside the page; ``kind`` is "svg" or "png", ``alternative`` says it in words."""
+    """A picture inside the page.
+
+    Args:
+        content: of the file.
+        kind: "svg" or "png".
+        alternative: description for readers who cannot see it.
+        caption: text below it.
+    """
     media = {"svg": "image/svg+xml", "png": "image/png"}[kind]
     source = f"data:{media};base64,{b64encode(content).decode()}"
-    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return f'<figure><img src="{source}" alt="{escape(alternative)}">{below}</figure>'
+    caption_part = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    return f'<figure><img src="{source}" alt="{escape(alternative)}">{caption_part}</figure>'

@@ -1,35 +1,49 @@
-"""A table, once: for the terminal, for a spreadsheet, for LaTeX and for a page.
+"""A table, defined once: printed to the terminal, a spreadsheet, LaTeX or an HTML page.
 
-In every column that says which is better, the best of each group is bold and the second best underlined. Entries that
-look the same when printed share a place.
+In every column with a direction, the best entry of each group is bold and the second best is underlined. Entries that
+look the same when printed share a rank.
 """
 
 import csv
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from io import StringIO
 from typing import Literal
 
 BOLD, UNDERLINED, PLAIN = "\033[1m", "\033[4m", "\033[0m"
-BEST, SECOND = "*", "~"  # where there is no bold
 NOTHING = "–"  # noqa: RUF001 - a dash
+# By rank: 0 for any entry, 1 for the best, 2 for the second best.
+TEXT_MARKS = ("", "*", "~")
+TERMINAL_STYLES = ("{}", f"{BOLD}{{}}{PLAIN}", f"{UNDERLINED}{{}}{PLAIN}")
+LATEX_STYLES = ("{}", "\\textbf{{{}}}", "\\underline{{{}}}")
+HTML_STYLES = ("{}", "<b>{}</b>", "<u>{}</u>")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What is printed; ``value`` and ``spread`` are for machines, ``rank`` is what best is judged by."""
+    """One entry of a table.
+
+    Attributes:
+        text: what is printed.
+        value: the number for a spreadsheet.
+        spread: its standard deviation.
+        rank: the number that decides which entry is best.
+        hint: more information, shown on a page.
+    """
 
     text: str
     value: float | None = None
     spread: float | None = None
     rank: float | None = None
-    hint: str = ""  # more, for a page
+    hint: str = ""
 
 
 @dataclass(frozen=True)
 class Column:
+    """A column; ``best`` says whether the most or the least is best, None for neither."""
+
     title: str
     align: Literal["left", "right"] = "right"
     best: Literal["most", "least"] | None = None
@@ -37,7 +51,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Line:
-    """One row; ``group`` is what it competes in, and a rule is drawn where it changes."""
+    """One row. Rows compete within their ``group``; a rule is drawn between groups."""
 
     entries: Sequence[Entry]
     group: str = ""
@@ -45,6 +59,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
+    """A table with an entry for each line and column.
+
+    Raises:
+        ValueError: a line has more or fewer entries than there are columns.
+    """
+
     columns: Sequence[Column]
     lines: Sequence[Line]
     title: str = ""
@@ -57,92 +77,144 @@ class Table:
                     f"every line must have {len(self.columns)} entries, one for each column, got {len(line.entries)}"
                 )
 
-    def places(self) -> list[list[int]]:
-        """1 where an entry is the best of its column and group, 2 where it is the second best, else 0."""
-        places = [[0] * len(self.columns) for _ in self.lines]
-        for i, column in enumerate(self.columns):
-            for group in dict.fromkeys(line.group for line in self.lines) if column.best else ():
-                ranks = {n: line.entries[i].rank for n, line in enumerate(self.lines) if line.group == group}
-                ranked = {n: rank for n, rank in ranks.items() if rank is not None}
-                order = sorted(set(ranked.values()), reverse=column.best == "most")
-                if len(order) > 1:
-                    for n, rank in ranked.items():
-                        places[n][i] = {0: 1, 1: 2}.get(order.index(rank), 0)
-        return places
+    def ranks(self) -> list[list[int]]:
+        """Rank the entries by line and column: 1 for the best of its column and group, 2 for the second, else 0."""
+        ranks = [[0] * len(self.columns) for _ in self.lines]
+        groups = dict.fromkeys(line.group for line in self.lines)
+        for column_number, column in enumerate(self.columns):
+            if column.best is None:
+                continue
+            for group in groups:
+                self._rank_group(ranks, column_number, group, descending=column.best == "most")
+        return ranks
+
+    def _rank_group(self, ranks: list[list[int]], column_number: int, group: str, descending: bool) -> None:
+        values: dict[int, float] = {}  # by line
+        for line_number, line in enumerate(self.lines):
+            value = line.entries[column_number].rank
+            if line.group == group and value is not None:
+                values[line_number] = value
+        order = sorted(set(values.values()), reverse=descending)
+        if len(order) < 2:  # nothing to compare
+            return
+        for line_number, value in values.items():
+            if value in order[:2]:
+                ranks[line_number][column_number] = 1 + order.index(value)
+
+    def _starts_group(self, line_number: int) -> bool:
+        """Whether a line's group differs from that of the line before."""
+        return line_number > 0 and self.lines[line_number].group != self.lines[line_number - 1].group
 
     def text(self, colour: bool = False) -> str:
-        """For a terminal; without ``colour``, * stands at the best and ~ at the second best."""
-        places = self.places()
-        shown = [[column.title for column in self.columns]]
-        for line, of in zip(self.lines, places, strict=True):
-            marks = ("", "", "") if colour else ("", BEST, SECOND)
-            shown.append([entry.text + marks[place] for entry, place in zip(line.entries, of, strict=True)])
-        widths = [max(len(row[i]) for row in shown) for i in range(len(self.columns))]
-        pieces = [self.title] if self.title else []
-        for n, row in enumerate(shown):
-            if n > 0 and (n == 1 or self.lines[n - 1].group != self.lines[n - 2].group):
-                pieces.append("  ".join("-" * width for width in widths))
-            padded = []
-            for i, (word, width) in enumerate(zip(row, widths, strict=True)):
-                space = " " * (width - len(word))
-                place = places[n - 1][i] if n else 0
-                styled = f"{(BOLD, UNDERLINED)[place - 1]}{word}{PLAIN}" if colour and place else word
-                padded.append(styled + space if self.columns[i].align == "left" else space + styled)
-            pieces.append("  ".join(padded).rstrip())
-        legend = [f"{BEST} best, {SECOND} second best"] if not colour and any(map(any, places)) else []
-        return "\n".join([*pieces, *legend, *self.notes])
+        """Format for a terminal.
+
+        Args:
+            colour: use bold and underlined text; otherwise * marks the best and ~ the second best.
+        """
+        ranks = self.ranks()
+        titles = [column.title for column in self.columns]
+        texts = []
+        for line, line_ranks in zip(self.lines, ranks, strict=True):
+            marks = [TEXT_MARKS[0 if colour else rank] for rank in line_ranks]
+            texts.append([entry.text + mark for entry, mark in zip(line.entries, marks, strict=True)])
+        widths = []
+        for column_texts in zip(titles, *texts, strict=True):
+            widths.append(max(map(len, column_texts)))
+        rule = "  ".join("-" * width for width in widths)
+        no_ranks = [0] * len(self.columns)
+        printed = [self.title] if self.title else []
+        printed.append(self._text_line(titles, no_ranks, widths))
+        if texts:
+            printed.append(rule)
+        for line_number, line_texts in enumerate(texts):
+            if self._starts_group(line_number):
+                printed.append(rule)
+            printed.append(self._text_line(line_texts, ranks[line_number] if colour else no_ranks, widths))
+        if not colour and any(map(any, ranks)):
+            printed.append(f"{TEXT_MARKS[1]} best, {TEXT_MARKS[2]} second best")
+        return "\n".join([*printed, *self.notes])
+
+    def _text_line(self, texts: Sequence[str], ranks: Sequence[int], widths: Sequence[int]) -> str:
+        padded = []
+        for column, text, rank, width in zip(self.columns, texts, ranks, widths, strict=True):
+            styled = TERMINAL_STYLES[rank].format(text)
+            padding = " " * (width - len(text))
+            padded.append(styled + padding if column.align == "left" else padding + styled)
+        return "  ".join(padded).rstrip()
 
     def csv(self) -> str:
-        """Values as they are, and a column of their spread where there is any."""
+        """Format as CSV, with numbers in full precision and a column of standard deviations where there are any."""
         text = StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        spread = [any(line.entries[i].spread is not None for line in self.lines) for i in range(len(self.columns))]
-        titles = zip(self.columns, spread, strict=True)
-        writer.writerow([word for column, has in titles for word in ([column.title, f"{column.title} std"][: 1 + has])])
+        titles = []
+        has_spread = []
+        for column_number, column in enumerate(self.columns):
+            has_spread.append(any(line.entries[column_number].spread is not None for line in self.lines))
+            titles.append(column.title)
+            if has_spread[-1]:
+                titles.append(f"{column.title} std")
+        writer.writerow(titles)
         for line in self.lines:
-            words: list[str] = []
-            for entry, has in zip(line.entries, spread, strict=True):
-                words.append(_machine(entry.value) if entry.value is not None else _unset(entry.text))
-                words += [_machine(entry.spread)] if has else []
-            writer.writerow([_harmless(word) for word in words])
+            words = []
+            for entry, with_spread in zip(line.entries, has_spread, strict=True):
+                words.append(_csv_value(entry))
+                if with_spread:
+                    words.append(_full_precision(entry.spread))
+            writer.writerow(map(_escape_formula, words))
         return text.getvalue()
 
     def latex(self) -> str:
-        """A ``tabular`` with booktabs' rules, for ``\\usepackage{booktabs}``."""
-        lines = [f"% {' '.join(self.title.split())}"] if self.title else []
-        lines.append(f"\\begin{{tabular}}{{{''.join(column.align[0] for column in self.columns)}}}")
-        lines += ["\\toprule", _latex_row(latex_escape(column.title) for column in self.columns), "\\midrule"]
-        for n, (line, places) in enumerate(zip(self.lines, self.places(), strict=True)):
-            if n and line.group != self.lines[n - 1].group:
+        """Format as a ``tabular`` with rules of booktabs; needs ``\\usepackage{booktabs}``."""
+        lines = [_latex_comment(self.title)] if self.title else []
+        alignment = "".join(column.align[0] for column in self.columns)
+        titles = [latex_escape(column.title) for column in self.columns]
+        lines += [f"\\begin{{tabular}}{{{alignment}}}", "\\toprule", _latex_row(titles), "\\midrule"]
+        for line_number, (line, line_ranks) in enumerate(zip(self.lines, self.ranks(), strict=True)):
+            if self._starts_group(line_number):
                 lines.append("\\midrule")
-            words = [(_latex_entry(entry), place) for entry, place in zip(line.entries, places, strict=True)]
-            styled = (("{}", "\\textbf{{{}}}", "\\underline{{{}}}")[place].format(word) for word, place in words)
-            lines.append(_latex_row(styled))
-        lines += ["\\bottomrule", "\\end{tabular}"]
-        return "\n".join([*lines, *(f"% {' '.join(note.split())}" for note in self.notes)]) + "\n"
+            words = []
+            for entry, rank in zip(line.entries, line_ranks, strict=True):
+                words.append(LATEX_STYLES[rank].format(_latex_entry(entry)))
+            lines.append(_latex_row(words))
+        lines += ["\\bottomrule", "\\end{tabular}", *map(_latex_comment, self.notes)]
+        return "\n".join(lines) + "\n"
 
     def html(self, *, titled: bool = True) -> str:
-        """With the title above it, unless a heading has said it."""
-        head = "".join(f'<th scope="col" class="{c.align}">{_unbroken(c.title)}</th>' for c in self.columns)
-        bodies: list[str] = []
-        for n, (line, places) in enumerate(zip(self.lines, self.places(), strict=True)):
-            if n == 0 or line.group != self.lines[n - 1].group:
-                bodies.append("")
-            cells = []
-            for i, (entry, place) in enumerate(zip(line.entries, places, strict=True)):
-                word = ("{}", "<b>{}</b>", "<u>{}</u>")[place].format(escape(entry.text))
-                hint = f' title="{escape(entry.hint)}"' if entry.hint else ""
-                tag = 'th scope="row"' if i == 0 else "td"
-                cells.append(f'<{tag} class="{self.columns[i].align}"{hint}>{word}</{tag.split()[0]}>')
-            bodies[-1] += f"<tr>{''.join(cells)}</tr>\n"
+        """Format for an HTML page.
+
+        Args:
+            titled: print the title above the table.
+        """
+        titles = ""
+        for column in self.columns:
+            titles += f'<th scope="col" class="{column.align}">{_keep_hyphens(column.title)}</th>'
+        body = ""
+        for line_number, (line, line_ranks) in enumerate(zip(self.lines, self.ranks(), strict=True)):
+            if self._starts_group(line_number):
+                body += "</tbody><tbody>\n"
+            body += self._html_line(line, line_ranks)
+        if body:
+            body = f"<tbody>\n{body}</tbody>"
         caption = f"<caption>{escape(self.title)}</caption>" if self.title and titled else ""
-        body = "".join(f"<tbody>\n{rows}</tbody>" for rows in bodies)
+        table = f'<div class="wide"><table>{caption}<thead><tr>{titles}</tr></thead>{body}</table></div>'
+        if not self.notes:
+            return table
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
-        listed = f'<ul class="notes">{notes}</ul>' if notes else ""
-        return f'<div class="wide"><table>{caption}<thead><tr>{head}</tr></thead>{body}</table></div>{listed}'
+        return f'{table}<ul class="notes">{notes}</ul>'
+
+    def _html_line(self, line: Line, ranks: Sequence[int]) -> str:
+        cells = ""
+        tag, scope = "th", ' scope="row"'  # the first entry names the row
+        for column, entry, rank in zip(self.columns, line.entries, ranks, strict=True):
+            hint = f' title="{escape(entry.hint)}"' if entry.hint else ""
+            text = HTML_STYLES[rank].format(escape(entry.text))
+            cells += f'<{tag}{scope} class="{column.align}"{hint}>{text}</{tag}>'
+            tag, scope = "td", ""
+        return f"<tr>{cells}</tr>\n"
 
 
 def words(text: str, hint: str = "") -> Entry:
+    """An entry of text."""
     return Entry(text, hint=hint)
 
 
@@ -155,13 +227,23 @@ def number(
     ranked: bool = True,
     hint: str = "",
 ) -> Entry:
-    """A figure and its spread, or a dash."""
+    """An entry of a number and its standard deviation.
+
+    Args:
+        value: None prints a dash.
+        spread: standard deviation.
+        digits: after the decimal point.
+        sign: also print a plus.
+        ranked: compare it with the other entries of the column.
+        hint: more information, shown on a page.
+    """
     if value is None:
         return Entry(NOTHING, hint=hint)
-    shown = round(value, digits) + 0.0  # no -0.00
-    text = f"{shown:{'+' if sign else ''},.{digits}f}"
-    text = text if spread is None else f"{text} ± {spread:.{digits}f}"
-    return Entry(text, value, spread, shown if ranked else None, hint)
+    rounded = round(value, digits) + 0.0  # no -0.00
+    text = f"{rounded:{'+' if sign else ''},.{digits}f}"
+    if spread is not None:
+        text += f" ± {spread:.{digits}f}"
+    return Entry(text, value, spread, rounded if ranked else None, hint)
 
 
 _LATEX = {
@@ -178,34 +260,45 @@ _LATEX = {
 
 
 def latex_escape(text: str) -> str:
-    return re.sub("|".join(map(re.escape, _LATEX)), lambda found: _LATEX[found[0]], text)
+    """Escape what LaTeX would take for commands."""
+    return re.sub("|".join(map(re.escape, _LATEX)), lambda match: _LATEX[match[0]], text)
 
 
 def _latex_entry(entry: Entry) -> str:
-    word = latex_escape(entry.text)
-    is_negative = entry.value is not None and word.startswith("-")
-    return f"$-${word[1:]}" if is_negative else word  # a hyphen is shorter than a minus
+    text = latex_escape(entry.text)
+    if entry.value is not None and text.startswith("-"):
+        return f"$-${text[1:]}"  # a hyphen is shorter than a minus
+    return text
 
 
-def _latex_row(cells: Iterable[str]) -> str:
+def _latex_row(cells: Sequence[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
-def _unbroken(title: str) -> str:
-    """For a page, where lines would break at a hyphen: "128-D" stays one word."""
-    pieces = (escape(word) for word in title.split(" "))
-    return " ".join(f'<span class="word">{word}</span>' if "-" in word else word for word in pieces)
+def _latex_comment(text: str) -> str:
+    return f"% {' '.join(text.split())}"
 
 
-def _machine(value: float | None) -> str:
+def _keep_hyphens(title: str) -> str:
+    """Escape a title so that a browser breaks no line at a hyphen: "128-D" stays one word."""
+    words = []
+    for word in escape(title).split(" "):
+        words.append(f'<span class="word">{word}</span>' if "-" in word else word)
+    return " ".join(words)
+
+
+def _csv_value(entry: Entry) -> str:
+    if entry.value is not None:
+        return _full_precision(entry.value)
+    return "" if entry.text == NOTHING else entry.text
+
+
+def _full_precision(value: float | None) -> str:
     return "" if value is None else f"{value:.10g}"
 
 
-def _unset(text: str) -> str:
-    return "" if text == NOTHING else text
-
-
-def _harmless(word: str) -> str:
-    """A spreadsheet takes a word for a formula if it begins like one."""
-    is_number = re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", word) is not None
-    return word if is_number or not word.startswith(("=", "+", "-", "@")) else f"'{word}"
+def _escape_formula(word: str) -> str:
+    """Keep a spreadsheet from running a word that begins like a formula."""
+    if word.startswith(("=", "+", "-", "@")) and not re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", word):
+        return f"'{word}"
+    return word

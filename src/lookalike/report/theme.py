@@ -1,6 +1,6 @@
-"""One look for every plot: a name keeps its colour everywhere, and nothing is told by colour alone.
+"""The theme of all plots: a name has the same colour everywhere, and nothing depends on colour alone.
 
-Colours are Okabe and Ito's, which people with any kind of colour vision can tell apart; markers, hatches and lines
+Colours are Okabe and Ito's, which people with any kind of colour vision can distinguish. Markers, hatches and lines
 differ as well, so that a plot can be read in grey.
 """
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, PAPER, FAINT = "#1a1a1a", "#ffffff", "#c9c9c9"
-COLOURS = ("#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#8C6BB1")  # those that no name below has for its own
+COLOURS = ("#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#8C6BB1")  # free ones: POOLING_STYLES has the others
 HATCHES = ("", "///", "...", "xx", "\\\\\\", "oo", "--", "++", "**")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 LINES = ("-", "--", "-.", ":")
 
 RULES: dict[str, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so that it is the same everywhere
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so plots are the same everywhere
     "font.size": 11,
     "axes.titlesize": 12,
     "axes.labelsize": 11,
@@ -55,62 +55,78 @@ RULES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Style:
+    """How one name is drawn: ``hatch`` for bars, ``marker`` for points, ``line`` for curves."""
+
     colour: str
     marker: str
     hatch: str = ""
     line: str = "-"
 
 
-# What is in most plots has a colour of its own; every other name has the style that its letters give.
-_KNOWN = {
+# The poolings that are in most plots. Every other name gets a style from a hash of its name.
+POOLING_STYLES = {
     "average": Style("#8a8a8a", "o", "", ":"),
     "max": Style("#E69F00", "^", "\\\\\\", "--"),
     "gsp": Style("#0072B2", "s", "", "-"),
     "attention": Style("#D55E00", "D", "...", "-."),
 }
-_OF_METHODS = {"zero-shot": 1, "memory": 2, "ccp": 3, "centres": 4}
+METHOD_NUMBERS = {"zero-shot": 1, "memory": 2, "ccp": 3, "centres": 4}
 
 
 def style(name: str) -> Style:
-    """Of a pooling, with or without methods: ``gsp``, ``gsp(keep=0.2) + zero-shot``.
+    """The style of a pooling, with or without methods.
 
     The pooling decides the colour, the methods the hatch and the line.
+
+    Args:
+        name: such as ``gsp`` or ``gsp(keep=0.2) + zero-shot``.
     """
-    pooling, *methods = (part.split("(")[0].strip() for part in name.split(" + "))
-    own = _KNOWN.get(pooling) or Style(
-        *(_by_letters(pooling, choices, salt) for salt, choices in enumerate((COLOURS, MARKERS, HATCHES, LINES)))
-    )
+    pooling, *methods = [part.split("(")[0].strip() for part in name.split(" + ")]
+    pooling_style = POOLING_STYLES.get(pooling)
+    if pooling_style is None:
+        options = enumerate((COLOURS, MARKERS, HATCHES, LINES))
+        pooling_style = Style(*(_choose_by_hash(pooling, choices, salt) for salt, choices in options))
     if not methods:
-        return own
-    number = sum(_OF_METHODS.get(method, 5 + len(method)) for method in methods)
-    start = HATCHES.index(own.hatch) + number
-    return replace(own, hatch=HATCHES[start % len(HATCHES)], line=LINES[number % len(LINES)])
+        return pooling_style
+    number = 0
+    for method in methods:
+        number += METHOD_NUMBERS.get(method, 5 + len(method))
+    hatch = HATCHES[(HATCHES.index(pooling_style.hatch) + number) % len(HATCHES)]
+    return replace(pooling_style, hatch=hatch, line=LINES[number % len(LINES)])
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """For one plot: as ``style`` says, but no two of them the same."""
+    """Styles for one plot: those of ``style``, changed where two of them would look the same."""
     chosen: dict[str, Style] = {}
     for name in names:
-        own = style(name)
-        bars = {(each.colour, each.hatch) for each in chosen.values()}
-        points = {(each.colour, each.marker) for each in chosen.values()}
-        others = (
-            replace(own, colour=colour, hatch=hatch, marker=marker)
-            for colour, hatch, marker in product((own.colour, *COLOURS), HATCHES, MARKERS)
-        )
-        free = [each for each in (own, *others) if (each.colour, each.hatch) not in bars] or [own]
-        chosen[name] = next((each for each in free if (each.colour, each.marker) not in points), free[0])
+        chosen[name] = _distinct_style(style(name), list(chosen.values()))
     return chosen
 
 
-def _by_letters(name: str, choices: tuple[str, ...], salt: int) -> str:
+def _distinct_style(preferred: Style, others: list[Style]) -> Style:
+    """A style whose bars, and if possible points, differ from those of ``others``."""
+    bars = {(other.colour, other.hatch) for other in others}
+    points = {(other.colour, other.marker) for other in others}
+    first_with_new_bar = None
+    options = product((preferred.colour, *COLOURS), HATCHES, MARKERS)
+    for colour, hatch, marker in [(preferred.colour, preferred.hatch, preferred.marker), *options]:
+        if (colour, hatch) in bars:
+            continue
+        candidate = replace(preferred, colour=colour, hatch=hatch, marker=marker)
+        if (colour, marker) not in points:
+            return candidate
+        first_with_new_bar = first_with_new_bar or candidate
+    return first_with_new_bar or preferred
+
+
+def _choose_by_hash(name: str, choices: tuple[str, ...], salt: int) -> str:
     number = int.from_bytes(blake2b(f"{salt} {name}".encode(), digest_size=4).digest(), "little")
     return choices[number % len(choices)]
 
 
 @contextmanager
 def theme() -> Iterator[None]:
-    """Draw in here."""
+    """Apply the theme to everything that is drawn inside this context."""
     from matplotlib import rc_context
 
     with rc_context(cast("Any", RULES)):
@@ -118,7 +134,17 @@ def theme() -> Iterator[None]:
 
 
 def figure(width: float = 8.0, height: float = 4.5, rows: int = 1, columns: int = 1) -> tuple[Figure, list[Any]]:
-    """A figure in inches and its axes, row by row. Draw on it inside ``with theme():``."""
+    """Create a figure to draw on inside ``with theme():``.
+
+    Args:
+        width: in inches.
+        height: in inches.
+        rows: of panels.
+        columns: of panels.
+
+    Returns:
+        The figure and its axes, row by row.
+    """
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=(width, height), dpi=120, layout="constrained")
@@ -126,7 +152,7 @@ def figure(width: float = 8.0, height: float = 4.5, rows: int = 1, columns: int 
 
 
 def as_bytes(drawn: Figure, kind: str) -> bytes:
-    """As "png" or "svg", with room for whatever reaches beyond the edges."""
+    """Render a figure as "png" or "svg"; nothing beyond the edges is cut off."""
     content = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
     with theme():
@@ -135,9 +161,11 @@ def as_bytes(drawn: Figure, kind: str) -> bytes:
 
 
 def save(drawn: Figure, stem: Path) -> list[Path]:
-    """``stem``.png and ``stem``.svg."""
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
-    for path in paths:
+    """Write ``stem``.png and ``stem``.svg, and return their paths."""
+    paths = []
+    for kind in ("png", "svg"):
+        path = stem.with_name(f"{stem.name}.{kind}")
         with replacing(path) as unfinished:
-            unfinished.write_bytes(as_bytes(drawn, path.suffix[1:]))
+            unfinished.write_bytes(as_bytes(drawn, kind))
+        paths.append(path)
     return paths
