@@ -23,13 +23,14 @@ from lookalike.experiments.plan import parse_methods
 from lookalike.experiments.protocol import load_protocol
 from lookalike.experiments.published import read_table
 from lookalike.experiments.splits import with_test_classes
-from lookalike.report.tuning_plots import effects_of, gaussian_process
+from lookalike.report.tuning_plots import gaussian_process, main_effect
 from lookalike.training.settings import Settings
 from lookalike.tuning import study as module
 from lookalike.tuning.plans import load_plan, names
-from lookalike.tuning.results import Record, best_of
+from lookalike.tuning.results import TrialResult, best_trial
+from lookalike.tuning.sampler import make_sampler
 from lookalike.tuning.space import as_overrides, grid, parse_space, space_of
-from lookalike.tuning.storage import make_sampler, mend, open_storage
+from lookalike.tuning.storage import open_storage, repair_journal
 from lookalike.tuning.study import Tuning
 from lookalike.tuning.task import Task
 
@@ -181,9 +182,9 @@ def test_the_factorial_is_that_of_the_thesis() -> None:
 
 def test_the_effects_of_the_printed_table() -> None:
     rows = [each for each in read_table("5.4") if each.loss == "contrastive-distance" and each.settings]
-    records = [Record(i, "done", dict(each.settings), each.mean) for i, each in enumerate(rows)]
+    records = [TrialResult(i, "done", dict(each.settings), each.mean) for i, each in enumerate(rows)]
     levels = {"num_prototypes": (16, 128), "keep": (0.3, 0.7), "sharpness": (0.5, 20), "zero_shot": (0.1, 0.5)}
-    found = {name: effects_of(records, name, values) for name, values in levels.items()}
+    found = {name: main_effect(records, name, values) for name, values in levels.items()}
     assert found == pytest.approx({"num_prototypes": -0.25, "keep": -0.405, "sharpness": -2.785, "zero_shot": -1.83})
 
 
@@ -198,7 +199,7 @@ def test_named_plans_can_be_run(letters: Pictures, name: str) -> None:
     task = Task(protocol, "letters", letters, loss, pooling, methods, space, plan.set, points)
     task.check()
     assert len(plan.open) >= 2
-    settings = task.plan(next(task.ends())).cells[0].settings
+    settings = task.plan(next(task.extreme_points())).cells[0].settings
     assert (settings.ccp, settings.ccp_pool) == ((True, 12) if name == "pull-x-proxies" else (False, 12))
     assert (points is None, len(points or [])) == {"factorial": (False, 8), "pull-x-proxies": (True, 0)}.get(
         name, (False, 24)
@@ -214,7 +215,7 @@ def test_a_grid_is_done_once_and_not_again(letters: Pictures, tmp_path: Path, pr
     records = Tuning(task, tmp_path / "a").work(6, said.append)
     assert sorted(as_text(record.params) for record in records) == sorted(map(as_text, task.points or []))
     assert len(pretended.calls) == len(said) == 6
-    best = best_of(records)
+    best = best_trial(records)
     assert best is not None
     assert best.params == {PROTOTYPES: 64, SHARPNESS: 5}
     assert best.value == 0.5
@@ -246,7 +247,7 @@ def test_workers_share_the_trials_and_do_none_twice(
         thread.start()
     for thread in threads:
         thread.join()
-    records = tunings[0].records()
+    records = tunings[0].trials()
     assert len(records) == len(pretended.calls) == 11, "never more than were wanted"
     assert [record.params for record in records] == (task.points or [])[:11]
     assert all(len(list(folder.glob("lease-*"))) == 1 for folder in (tmp_path / "a" / "trials").iterdir())
@@ -255,7 +256,7 @@ def test_workers_share_the_trials_and_do_none_twice(
 def test_a_trial_whose_worker_died_is_taken_up(letters: Pictures, tmp_path: Path, pretended: Pretended) -> None:
     task = task_of(letters, f"{PROTOTYPES}=[16, 64]; {SHARPNESS}=[0.5, 5]")
     dead = Tuning(task, tmp_path / "a", expires=0.2)
-    assert dead._next(4) is not None  # proposed and claimed, and never heard of again
+    assert dead._next_trial(4) is not None  # proposed and claimed, and never heard of again
     dead.study.ask()  # died before it had proposed anything
     living = Tuning(task, tmp_path / "a", expires=0.2)
     time.sleep(0.3)
@@ -344,7 +345,7 @@ def test_another_search_in_the_same_folder_is_refused(letters: Pictures, tmp_pat
         Tuning(other, tmp_path / "a")
     with pytest.raises(ValueError, match=r"settings was .*10.* and is .*20"):
         Tuning(replace(task, overrides={"steps": 20}), tmp_path / "a")
-    with pytest.raises(ValueError, match="name the same --storage"):
+    with pytest.raises(ValueError, match="use the same --storage"):
         Tuning(task, tmp_path / "a", f"sqlite:///{tmp_path}/tuning.db")
     assert (tmp_path / "a" / "journal.log").read_bytes() == before
     assert len(Tuning(task, tmp_path / "a").work(2, silent)) == len(pretended.calls) == 2
@@ -372,7 +373,7 @@ def test_a_journal_that_ends_in_half_a_line_is_mended(letters: Pictures, tmp_pat
     assert [each.state for each in Tuning(task, tmp_path / "a").work(2, silent)] == ["done", "done"]
     assert journal.read_bytes().startswith(whole)
     assert all(json.loads(line) for line in journal.read_text().splitlines())
-    mend(journal)  # nothing to do
+    repair_journal(journal)  # nothing to do
     assert len(pretended.calls) == 2
 
 

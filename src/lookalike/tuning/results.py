@@ -1,4 +1,4 @@
-"""What a search has found, for tables, plots and machines; nothing of Optuna's."""
+"""Results of a hyperparameter search for tables, plots and scripts. Does not need Optuna."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,14 +8,26 @@ from lookalike.tuning.space import Space
 
 
 @dataclass(frozen=True)
-class Record:
-    """What is known of a trial. ``value`` and ``runs`` are fractions."""
+class TrialResult:
+    """One trial.
+
+    Attributes:
+        number: of the trial, from 0.
+        state: done, pruned, failed or running.
+        params: the settings that were tried, by name.
+        value: the objective, a fraction; None unless the trial is done.
+        curve: intermediate values by step.
+        runs: the objective of every run of the protocol.
+        steps: of all runs.
+        seconds: of all runs.
+        error: why it failed.
+    """
 
     number: int
-    state: str  # done, pruned, failed or running
+    state: str
     params: dict[str, Any]
     value: float | None = None
-    curve: dict[int, float] = field(default_factory=dict)  # what was reported, by step
+    curve: dict[int, float] = field(default_factory=dict)
     runs: list[float] = field(default_factory=list)
     steps: int | None = None
     seconds: float | None = None
@@ -23,28 +35,47 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Findings:
+class StudyResults:
+    """Everything that the report of a search shows.
+
+    Attributes:
+        title: of the page.
+        about: what was searched and how, as text by name.
+        monitor: name of the metric that is maximised.
+        space: what was searched.
+        trials: all of them, in order.
+        importance: share of the variance by setting.
+        train: the command that trains with the best settings.
+        config: the same as YAML.
+        open: what the source of the plan leaves open.
+        published: published values by trial, in percent, perhaps on other data.
+        published_as: title of their column.
+    """
+
     title: str
-    about: Mapping[str, str]  # what was searched and how, in words
+    about: Mapping[str, str]
     monitor: str
     space: Space
-    records: list[Record]
+    trials: list[TrialResult]
     importance: dict[str, float]
-    train: str = ""  # the line that trains with the best settings
-    config: str = ""  # the same as YAML
-    open: Sequence[str] = ()  # what the source of the plan leaves unsaid
-    published: dict[int, float] = field(default_factory=dict)  # by trial, in percent, on other data perhaps
+    train: str = ""
+    config: str = ""
+    open: Sequence[str] = ()
+    published: dict[int, float] = field(default_factory=dict)
     published_as: str = ""
 
     @property
-    def done(self) -> list[Record]:
-        return [record for record in self.records if record.state == "done" and record.value is not None]
+    def done(self) -> list[TrialResult]:
+        """The trials that have a value."""
+        return [trial for trial in self.trials if trial.state == "done" and trial.value is not None]
 
     @property
-    def best(self) -> Record | None:
-        return best_of(self.records)
+    def best(self) -> TrialResult | None:
+        """The trial with the highest value; None if no trial is done."""
+        return best_trial(self.trials)
 
 
-def best_of(records: Sequence[Record]) -> Record | None:
-    done = [record for record in records if record.state == "done"]
-    return max(done, key=lambda record: record.value or 0.0, default=None)
+def best_trial(trials: Sequence[TrialResult]) -> TrialResult | None:
+    """The trial with the highest value; None if no trial is done."""
+    done = [trial for trial in trials if trial.state == "done"]
+    return max(done, key=lambda trial: trial.value or 0.0, default=None)

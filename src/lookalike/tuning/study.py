@@ -1,14 +1,16 @@
-"""Search for good settings by Optuna: a trial is every run of a protocol with the settings that Optuna proposes, and is
-judged by the mean of the monitored figure on the held-out classes. The test classes have no part in it.
+"""Hyperparameter search with Optuna, shared by several workers.
 
-    DIR/tuning.json            what is searched, and the name of the study
-    DIR/journal.log            Optuna's records, unless they are in a data base of yours
-    DIR/asking/lease-*         who chooses what to do next, one at a time
-    DIR/trials/<number>/       lease-*, who is at it; log.txt; runs/f1-r1, the folders of the runs
+A trial trains every run of a protocol with the proposed settings. The objective is the mean of the monitored metric on
+the held-out classes; the test classes are not used.
 
-Workers share DIR. Whoever has ``asking`` takes up a trial whose worker died, or asks Optuna for another, and claims it
-before the next may ask; so no trial is done twice, and there are never more than were wanted. Optuna's own heartbeat
-would not do: its journal has none. Proposals come from (seed, number of the trial), whichever worker asks.
+    DIR/tuning.json            what is searched, and the name of the Optuna study
+    DIR/journal.log            Optuna's journal, unless the study is in a database
+    DIR/asking/lease-*         lease of the worker that chooses its next trial
+    DIR/trials/<number>/       lease-* of the trial's worker; log.txt; runs/f1-r1, the folders of the runs
+
+Workers share DIR. The worker that holds ``asking`` takes over a trial whose worker died, or asks Optuna for a new one,
+and takes its lease before the next worker may ask. So no trial is computed twice, and there are never too many trials.
+Optuna's own heartbeat does not work with a journal. Proposals depend on (seed, trial number) only, not on the worker.
 """
 
 import json
@@ -32,125 +34,158 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from lookalike._util.files import write_text
 from lookalike._util.signals import Stopped
 from lookalike.experiments import leases
-from lookalike.experiments.results import RESULTS_VERSION
+from lookalike.experiments.cells import first_line
 from lookalike.training.run import train
-from lookalike.tuning.results import Record, best_of
+from lookalike.tuning.results import TrialResult, best_trial
+from lookalike.tuning.sampler import distributions, make_sampler
 from lookalike.tuning.space import describe_params
-from lookalike.tuning.storage import digest_of, distributions, make_sampler, open_storage
+from lookalike.tuning.storage import open_storage, url_digest
 from lookalike.tuning.task import Task
 
-LOOK_AGAIN = 2.0  # seconds
-STARTUP = 5  # trials that are finished before any is pruned
+POLL_EVERY = 2.0  # seconds
+STARTUP_TRIALS = 5  # finished before any is pruned
+LEAST_FOR_IMPORTANCE = 4  # finished trials
 STATES = {TrialState.COMPLETE: "done", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 Say = Callable[[str], None]
 
 
 class Tuning:
-    """A search in a folder. Makes the folder, or finds it, and refuses one that holds another search."""
+    """A search in a folder, new or resumed.
+
+    Args:
+        task: what is searched.
+        out: folder of the search, shared by all workers.
+        storage: URL of a database for Optuna; None: a journal in ``out``.
+        expires: seconds without a sign after which a worker counts as dead.
+
+    Raises:
+        ValueError: the folder holds another search.
+    """
 
     def __init__(self, task: Task, out: Path, storage: str | None = None, expires: float = leases.EXPIRES) -> None:
         self.task, self.out, self.expires = task, out, expires
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        about = {**task.about(), "storage": digest_of(storage)}
-        if (out / "tuning.json").exists():  # before anything is written
-            _require_same(json.loads((out / "tuning.json").read_text(encoding="utf-8")), about, out)
-        kept = open_storage(storage, out / "journal.log")
-        with self._alone():
-            if not (out / "tuning.json").exists():
+        description = {**task.description(), "storage": url_digest(storage)}
+        file = out / "tuning.json"
+        if file.exists():  # refuse another search before anything is written
+            _require_same_search(json.loads(file.read_text(encoding="utf-8")), description, out)
+        optuna_storage = open_storage(storage, out / "journal.log")
+        with self._exclusive():
+            if not file.exists():
                 name = f"{out.resolve().name} {token_hex(4)}"
-                write_text(out / "tuning.json", json.dumps({"study": name, **about}, indent=2) + "\n")
-        known = json.loads((out / "tuning.json").read_text(encoding="utf-8"))
-        _require_same(known, about, out)
+                write_text(file, json.dumps({"study": name, **description}, indent=2) + "\n")
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        _require_same_search(stored, description, out)
         pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
-        if task.prune:  # at step 0 nothing has been learnt yet
-            pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=1)
+        if task.prune:  # nothing is learnt at step 0
+            pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=1)
         self.study = optuna.create_study(
-            storage=kept, study_name=known["study"], direction="maximize", load_if_exists=True, pruner=pruner
+            storage=optuna_storage,
+            study_name=stored["study"],
+            direction="maximize",
+            load_if_exists=True,
+            pruner=pruner,
         )
-        self.changed_code = known["code"] != str(RESULTS_VERSION)
+        self.is_outdated = stored["version" if "version" in stored else "code"] != description["version"]
 
-    def work(self, trials: int, say: Say = print) -> list[Record]:
-        """Do what is left of so many trials, together with whoever else is at it; then all there are.
+    def work(self, trials: int, say: Say = print) -> list[TrialResult]:
+        """Compute trials until there are enough, together with the other workers.
 
-        Raises ``Stopped`` when asked to stop; the trial that was begun is gone on with by anybody.
+        Args:
+            trials: how many the study should have.
+            say: receives one line for each finished trial.
+
+        Returns:
+            All trials of the study.
+
+        Raises:
+            Stopped: a stop was requested; any worker can resume the interrupted trial.
         """
         while True:
-            found = self._next(trials)
-            if found is not None:
-                self._do(*found, trials, say)
-            elif any(record.state == "running" for record in self.records()):
-                time.sleep(min(LOOK_AGAIN, self.expires / 2))
+            next_trial = self._next_trial(trials)
+            if next_trial is not None:
+                trial, lease = next_trial
+                self._run_trial(trial, lease, trials, say)
+            elif any(trial.state == "running" for trial in self.trials()):
+                time.sleep(min(POLL_EVERY, self.expires / 2))
             else:
-                return self.records()
+                return self.trials()
 
-    def records(self) -> list[Record]:
-        return [_record(trial) for trial in self.study.get_trials(deepcopy=False)]
+    def trials(self) -> list[TrialResult]:
+        """All trials of the study, in order."""
+        return [_trial_result(trial) for trial in self.study.get_trials(deepcopy=False)]
 
     def importance(self) -> dict[str, float]:
-        """The share of the figure's variance that each setting explains (functional ANOVA); {} where it cannot tell."""
-        done = [record for record in self.records() if record.value is not None]
-        if len({record.value for record in done}) < 2 or len(done) < 4:
+        """The share of the objective's variance by setting (functional ANOVA); {} if there are too few trials."""
+        values = [trial.value for trial in self.trials() if trial.value is not None]
+        if len(set(values)) < 2 or len(values) < LEAST_FOR_IMPORTANCE:
             return {}
         evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = optuna.importance.get_param_importances(self.study, evaluator=evaluator)
-        return {name: float(value) for name, value in found.items()}
+            shares = optuna.importance.get_param_importances(self.study, evaluator=evaluator)
+        return {name: float(share) for name, share in shares.items()}
 
     def folder(self, number: int) -> Path:
+        """The folder of a trial."""
         return self.out / "trials" / f"{number:04d}"
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One worker at a time; one that died in here, on another machine, is waited for until its claim expires."""
-        while (held := leases.acquire(self.out / "asking", self.expires)) is None:
+    def _exclusive(self) -> Iterator[None]:
+        """One worker at a time. If a worker on another machine dies in here, its lease must expire first."""
+        lease = leases.acquire(self.out / "asking", self.expires)
+        while lease is None:
             time.sleep(min(0.1, self.expires / 4))
+            lease = leases.acquire(self.out / "asking", self.expires)
         try:
             yield
         finally:
-            held.release()
+            lease.release()
 
-    def _next(self, trials: int) -> tuple[Trial, leases.Lease] | None:
-        """A trial that nobody is at: one whose worker died, or a new one."""
-        with self._alone():
-            known = self.study.get_trials(deepcopy=False)
-            for frozen in known:
+    def _next_trial(self, trials: int) -> tuple[Trial, leases.Lease] | None:
+        """A trial whose worker died, or a new one, with its lease; None if there are enough trials."""
+        with self._exclusive():
+            existing = self.study.get_trials(deepcopy=False)
+            for frozen in existing:
                 if frozen.state == TrialState.RUNNING:
-                    held = leases.acquire(self.folder(frozen.number), self.expires)
-                    if held is not None:
-                        return self._proposed(frozen), held
-            if len(known) >= trials:
+                    lease = leases.acquire(self.folder(frozen.number), self.expires)
+                    if lease is not None:
+                        return self._complete_proposal(frozen), lease
+            if len(existing) >= trials:
                 return None
-            trial = self._proposed(None, len(known))
-            held = leases.acquire(self.folder(trial.number), self.expires)
-            if held is None:
+            trial = self._propose(len(existing))
+            lease = leases.acquire(self.folder(trial.number), self.expires)
+            if lease is None:
                 raise ValueError(f"{self.folder(trial.number)} belongs to another search: choose another --out")
-            return trial, held
+            return trial, lease
 
-    def _proposed(self, begun: FrozenTrial | None, number: int = 0) -> Trial:
-        """With all settings; a worker may have died when it had proposed some of them."""
-        number = number if begun is None else begun.number
+    def _propose(self, number: int) -> Trial:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that samplers are experimental
             self.study.sampler = make_sampler(self.task, number)
-            if begun is None:
-                return self.study.ask(distributions(self.task.space))
-            trial = Trial(self.study, begun._trial_id)
+            return self.study.ask(distributions(self.task.space))
+
+    def _complete_proposal(self, interrupted: FrozenTrial) -> Trial:
+        """Propose the settings that a worker had not yet proposed when it died."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.study.sampler = make_sampler(self.task, interrupted.number)
+            trial = Trial(self.study, interrupted._trial_id)
             for name, distribution in distributions(self.task.space).items():
                 trial._suggest(name, distribution)
             return trial
 
-    def _do(self, trial: Trial, held: leases.Lease, trials: int, say: Say) -> None:
+    def _run_trial(self, trial: Trial, lease: leases.Lease, trials: int, say: Say) -> None:
+        """Train a trial and tell Optuna how it ended."""
         started, number = time.monotonic(), trial.number
 
-        def on_lost() -> None:
-            say(f"trial {number}: another worker has taken this over, as this one seemed dead; stopping")
+        def stop_this_worker() -> None:
+            say(f"trial {number}: another worker has taken over because this one seemed dead; stopping")
             os.kill(os.getpid(), signal.SIGTERM)
 
-        ending = ""
         try:
-            with held.kept_alive(on_lost, min(leases.TOUCH_EVERY, self.expires / 4)):
-                figures = self._train(trial)
+            with lease.kept_alive(stop_this_worker, min(leases.TOUCH_EVERY, self.expires / 4)):
+                runs = self._train(trial)
         except (Stopped, KeyboardInterrupt):
             raise
         except optuna.TrialPruned:
@@ -158,40 +193,50 @@ class Tuning:
             self.study.tell(trial, state=TrialState.PRUNED)
         except Exception as error:
             if isinstance(error, OSError) or isinstance(error.__cause__, OSError):
-                raise  # the machine's fault, not that of the settings: to be gone on with
-            problem = str(error).splitlines()[0] if str(error) else type(error).__name__
-            ending = f"failed: {problem}"
-            trial.set_user_attr("error", problem)
+                raise  # the machine's fault, not that of the settings: the trial can be resumed
+            ending = f"failed: {first_line(error)}"
+            trial.set_user_attr("error", first_line(error))
             self.study.tell(trial, state=TrialState.FAIL)
         else:
-            trial.set_user_attr("runs", [figure["best"][self.task.monitor] for figure in figures])
-            trial.set_user_attr("steps", sum(figure["steps"] for figure in figures))
-            trial.set_user_attr("seconds", sum(figure["seconds"] for figure in figures))
-            value = fmean(trial.user_attrs["runs"])
-            ending = f"{self.task.monitor} {100 * value:.2f}, {trial.user_attrs['steps']} steps"
-            self.study.tell(trial, value)
+            values = [run["best"][self.task.monitor] for run in runs]
+            steps = sum(run["steps"] for run in runs)
+            trial.set_user_attr("runs", values)
+            trial.set_user_attr("steps", steps)
+            trial.set_user_attr("seconds", sum(run["seconds"] for run in runs))
+            ending = f"{self.task.monitor} {100 * fmean(values):.2f}, {steps} steps"
+            self.study.tell(trial, fmean(values))
         finally:
-            held.release()
+            lease.release()
         for state in self.folder(number).glob("runs/*/state"):
-            shutil.rmtree(state, ignore_errors=True)  # nobody goes on with it
-        records = self.records()
-        over = sum(record.state != "running" for record in records)
-        best = best_of(records)
-        standing = f"; best {100 * (best.value or 0):.2f} by trial {best.number}" if best else ""
+            shutil.rmtree(state, ignore_errors=True)  # a finished run is not resumed
         seconds = time.monotonic() - started
-        say(f"trial {number}: {describe_params(trial.params)}: {ending}, {seconds:.0f} s{standing}; {over} of {trials}")
+        text = f"trial {number}: {describe_params(trial.params)}: {ending}, {seconds:.0f} s"
+        say(f"{text}{self._describe_progress()} of {trials}")
+
+    def _describe_progress(self) -> str:
+        results = self.trials()
+        finished = sum(result.state != "running" for result in results)
+        best = best_trial(results)
+        if best is None:
+            return f"; {finished}"
+        return f"; best {100 * (best.value or 0):.2f} by trial {best.number}; {finished}"
 
     def _train(self, trial: Trial) -> list[dict[str, Any]]:
-        """Every run of the protocol, gone on with where it was; raises ``TrialPruned`` where it is not worth it."""
-        folder, finished = self.folder(trial.number), list[dict[str, Any]]()
+        """The objective: every run of the protocol, resumed if interrupted.
+
+        Raises:
+            TrialPruned: the trial is not worth finishing.
+        """
+        folder = self.folder(trial.number)
+        finished: list[dict[str, Any]] = []
         with (folder / "log.txt").open("a", buffering=1, encoding="utf-8") as log, redirect_stderr(log):
             try:
                 plan = self.task.plan(trial.params)
-                for place, cell in enumerate(plan.cells):
-                    run = folder / "runs" / f"f{cell.fold + 1}-r{cell.repeat + 1}"
-                    settings = replace(cell.settings, out=run, resume=True)
-                    told = self._watch(trial, place * (settings.steps + 1), [each["best"] for each in finished])
-                    finished.append(train(settings, plan.pictures_of(cell), on_evaluation=told))
+                for number, cell in enumerate(plan.cells):
+                    run_folder = folder / "runs" / f"f{cell.fold + 1}-r{cell.repeat + 1}"
+                    settings = replace(cell.settings, out=run_folder, resume=True)
+                    report = self._reporter(trial, number * (settings.steps + 1), finished)
+                    finished.append(train(settings, plan.pictures_of(cell), on_evaluation=report))
             except (Stopped, optuna.TrialPruned):
                 raise
             except Exception:
@@ -199,43 +244,44 @@ class Tuning:
                 raise
         return finished
 
-    def _watch(
-        self, trial: Trial, offset: int, before: Sequence[dict[str, float]]
+    def _reporter(
+        self, trial: Trial, first_step: int, finished: Sequence[dict[str, Any]]
     ) -> Callable[[int, dict[str, float]], None]:
-        """Tells Optuna the mean of the runs so far, the figure of this one counting as it is now."""
+        """Reports to Optuna, at every evaluation, the mean over the finished runs and the current one."""
+        values = [run["best"][self.task.monitor] for run in finished]
 
-        def on_evaluation(step: int, figures: dict[str, float]) -> None:
-            values = [each[self.task.monitor] for each in (*before, figures)]
+        def on_evaluation(step: int, metrics: dict[str, float]) -> None:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a step that was told before the worker died
-                trial.report(fmean(values), offset + step)
+                warnings.simplefilter("ignore")  # a step that was reported before the worker died
+                trial.report(fmean([*values, metrics[self.task.monitor]]), first_step + step)
             if trial.should_prune():
                 raise optuna.TrialPruned
 
         return on_evaluation
 
 
-def _record(trial: FrozenTrial) -> Record:
+def _trial_result(trial: FrozenTrial) -> TrialResult:
     attributes = trial.user_attrs
-    return Record(
-        trial.number,
-        STATES.get(trial.state, "running"),
-        dict(trial.params),
-        trial.value if trial.state == TrialState.COMPLETE else None,
-        dict(trial.intermediate_values),
-        attributes.get("runs", []),
-        attributes.get("steps"),
-        attributes.get("seconds"),
-        attributes.get("error", ""),
+    return TrialResult(
+        number=trial.number,
+        state=STATES.get(trial.state, "running"),
+        params=dict(trial.params),
+        value=trial.value if trial.state == TrialState.COMPLETE else None,
+        curve=dict(trial.intermediate_values),
+        runs=attributes.get("runs", []),
+        steps=attributes.get("steps"),
+        seconds=attributes.get("seconds"),
+        error=attributes.get("error", ""),
     )
 
 
-def _require_same(known: dict[str, Any], about: dict[str, Any], out: Path) -> None:
-    """More trials, more workers and newer code may go on with a search; nothing else."""
-    for name, value in about.items():
-        if name != "code" and known.get(name) != value:
-            if name == "storage":
-                raise ValueError(f"the search in {out} keeps its records elsewhere: name the same --storage as before")
-            raise ValueError(
-                f"{out} holds another search: {name} was {known.get(name)} and is {value}; choose another --out"
-            )
+def _require_same_search(stored: dict[str, Any], description: dict[str, Any], out: Path) -> None:
+    """A search may be resumed with more trials, more workers and another RESULTS_VERSION, but with nothing else."""
+    for name, value in description.items():
+        if name == "version" or stored.get(name) == value:
+            continue
+        if name == "storage":
+            raise ValueError(f"the search in {out} is stored elsewhere: use the same --storage as before")
+        raise ValueError(
+            f"{out} holds another search: {name} was {stored.get(name)} and is {value}; choose another --out"
+        )
