@@ -122,7 +122,11 @@ def test_a_named_plan_and_a_plan_of_ones_own(tmp_path: Path, capsys: pytest.Capt
         ("lr=[0.1]", ("--loss", "c1,c2"), "name one loss"),
         ("flip=[true]", ("--protocol", "conventional"), "steered by the test classes"),
         ("weight_decay=log(0.1, 1)", ("--sampler", "grid"), "a grid needs lists"),
-        ("lr=[0.1]", ("--sampler", "tpee"), "there is no sampler 'tpee' (did you mean 'tpe'?)"),
+        (
+            "lr=[0.1]",
+            ("--sampler", "tpee"),
+            "random, grid, got 'tpee' (did you mean 'tpe'?)",
+        ),
         ("steps=[2, 4]", (), "steps is both searched and set"),
         ("pooling_settings.keep=[0.3]", ("--set", "pooling_settings.keep=1"), "keep is both searched and set"),
         ("dim=[4, 8]", ("--set", "devices=2"), "a trial runs in one process"),

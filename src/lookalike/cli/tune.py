@@ -65,7 +65,7 @@ def run(argv: list[str]) -> int:
     if settings.search is None and settings.plan is None:
         raise UsageError('missing --search (for example "lr=log(1e-5, 1e-3)") or --plan')
     from lookalike._util.files import require_writable
-    from lookalike.report.tuning import best_in_words, write
+    from lookalike.report.tuning import describe_best, write_report
 
     try:
         from lookalike.tuning.study import Tuning
@@ -81,8 +81,8 @@ def run(argv: list[str]) -> int:
     if is_worker():
         tuning.work(trials, print_status)
         return 0
-    if tuning.changed_code:
-        print_status("the code has changed since this search started: its trials may not be comparable")
+    if tuning.is_outdated:
+        print_status("this search began with another version of the results: its trials may not be comparable")
     _print_plan(tuning, trials, settings.workers)
     if settings.workers > 1:
         code = run_workers(settings.workers, "tune", argv)
@@ -90,23 +90,23 @@ def run(argv: list[str]) -> int:
             return code
     else:
         tuning.work(trials, print_status)
-    findings = _collect_findings(tuning, plan)
-    written = write(findings, settings.out)
+    results = _collect_findings(tuning, plan)
+    written = write_report(results, settings.out)
     if "--json" in flags:
-        print(json.dumps(_as_dict(findings)))
+        print(json.dumps(_as_dict(results)))
     else:
-        print(best_in_words(findings))
-        if findings.best is not None:
+        print(describe_best(results))
+        if results.best is not None:
             config_file = settings.out / "best.yaml"
-            print(f"\n{findings.train}\n\n# the same for --config, in {config_file}\n{findings.config}", end="")
+            print(f"\n{results.train}\n\n# the same for --config, in {config_file}\n{results.config}", end="")
     print_status(f"wrote {', '.join(map(str, written))}")
-    return int(findings.best is None)
+    return int(results.best is None)
 
 
 def _load_plan(settings: TuneSettings) -> Any:
     """The named plan or an empty one, overridden by the command line."""
     from lookalike.experiments.choices import parse_settings, split_top_level
-    from lookalike.experiments.plan import _with
+    from lookalike.experiments.layers import merge
     from lookalike.tuning.plans import TuningPlan, load_plan
     from lookalike.tuning.space import as_overrides
 
@@ -121,7 +121,7 @@ def _load_plan(settings: TuneSettings) -> Any:
     if settings.search is not None:
         overrides |= {"search": settings.search, "runs": [], "published": ""}
     fixed = as_overrides(parse_settings(split_top_level(settings.set, ",")))
-    return replace(plan, **overrides, set=_with(plan.set, fixed))
+    return replace(plan, **overrides, set=merge(plan.set, fixed))
 
 
 def _make_task(settings: TuneSettings, plan: Any) -> tuple[Any, int]:
@@ -205,8 +205,8 @@ def _print_plan(tuning: Any, trials: int, workers: int) -> None:
     from lookalike.experiments.estimate import describe_estimate, estimate
 
     task = tuning.task
-    finished = len([record for record in tuning.records() if record.state != "running"])
-    cells_plan = task.plan(next(task.ends()))
+    finished = len([trial for trial in tuning.trials() if trial.state != "running"])
+    cells_plan = task.plan(next(task.extreme_points()))
     runs = len(cells_plan.cells)
     print_status(
         f"{task.protocol.title}: {counted(trials, 'trial')} of {counted(runs, 'run')} each by {task.sampler}; "
@@ -227,24 +227,24 @@ def _print_plan(tuning: Any, trials: int, workers: int) -> None:
 def _collect_findings(tuning: Any, plan: Any) -> Any:
     import yaml
 
-    from lookalike.tuning.results import Findings, best_of
+    from lookalike.tuning.results import StudyResults, best_trial
 
-    task, records = tuning.task, tuning.records()
-    best, train, config = best_of(records), "", ""
+    task, trial_results = tuning.task, tuning.trials()
+    best, train, config = best_trial(trial_results), "", ""
     if best is not None:
         settings = task.plan(best.params).cells[0].settings
         train = train_command(settings, task.source)
         config = yaml.safe_dump(changed_settings(settings), sort_keys=False, allow_unicode=True)
-    published_means = _published_means(task, records, plan.published)
+    published_means = _published_means(task, trial_results, plan.published)
     source = ""
     if published_means:
         source = f"thesis Table {plan.published}, CUB"
-    return Findings(
+    return StudyResults(
         plan.title or f"Tuning of {task.loss} + {task.pooling}",
         _describe(task),
         task.monitor,
         task.space,
-        records,
+        trial_results,
         tuning.importance(),
         train,
         config,
@@ -254,7 +254,7 @@ def _collect_findings(tuning: Any, plan: Any) -> Any:
     )
 
 
-def _published_means(task: Any, records: list[Any], table: str) -> dict[int, float]:
+def _published_means(task: Any, trial_results: list[Any], table: str) -> dict[int, float]:
     """Published results with the settings of a trial, by the trial's number."""
     from lookalike.experiments.published import published
     from lookalike.tuning.space import short_names
@@ -263,10 +263,10 @@ def _published_means(task: Any, records: list[Any], table: str) -> dict[int, flo
     if not table:
         return means
     short = short_names(task.space)
-    for record in records:
-        searched = {short[name]: value for name, value in record.params.items()}
+    for trial in trial_results:
+        searched = {short[name]: value for name, value in trial.params.items()}
         for result in published(table=table, loss=task.loss.name, settings=searched, metric=task.monitor) or ():
-            means[record.number] = result.mean
+            means[trial.number] = result.mean
     return means
 
 
@@ -287,16 +287,16 @@ def _describe(task: Any) -> dict[str, str]:
     return description
 
 
-def _as_dict(findings: Any) -> dict[str, Any]:
+def _as_dict(results: Any) -> dict[str, Any]:
     import yaml
 
     best = None
-    if findings.best is not None:
-        best = {**vars(findings.best), "train": findings.train, "config": yaml.safe_load(findings.config)}
+    if results.best is not None:
+        best = {**vars(results.best), "train": results.train, "config": yaml.safe_load(results.config)}
     return {
-        "monitor": findings.monitor,
+        "monitor": results.monitor,
         "best": best,
-        "trials": [vars(record) for record in findings.records],
-        "importance": findings.importance,
-        "searched": {name: str(axis) for name, axis in findings.space.items()},
+        "trials": [vars(trial) for trial in results.trials],
+        "importance": results.importance,
+        "searched": {name: str(axis) for name, axis in results.space.items()},
     }

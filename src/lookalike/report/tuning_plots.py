@@ -250,8 +250,8 @@ def gaussian_process(
 def main_effect(trials: Sequence[TrialResult], name: str, values: Sequence[Any]) -> float:
     """The mean value of the trials at the second of two values less that at the first."""
     first, second = values
-    at_first = [trial.value for trial in trials if trial.params[name] == first]
-    at_second = [trial.value for trial in trials if trial.params[name] == second]
+    at_first = [trial.value or 0.0 for trial in trials if trial.params[name] == first]
+    at_second = [trial.value or 0.0 for trial in trials if trial.params[name] == second]
     return float(np.mean(at_second) - np.mean(at_first))
 
 

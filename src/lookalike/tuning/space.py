@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import isfinite
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class Axis:
 Space = dict[str, Axis]
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[int | float]:
     """Whether a value is an int or a float, but no bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
