@@ -90,7 +90,7 @@ def run(argv: list[str]) -> int:
             return code
     else:
         tuning.work(trials, print_status)
-    results = _collect_findings(tuning, plan)
+    results = _collect_results(tuning, plan)
     written = write_report(results, settings.out)
     if "--json" in flags:
         print(json.dumps(_as_dict(results)))
@@ -224,7 +224,7 @@ def _print_plan(tuning: Any, trials: int, workers: int) -> None:
     print_status(describe_estimate(guess, (trials - finished) * runs, "run", workers))
 
 
-def _collect_findings(tuning: Any, plan: Any) -> Any:
+def _collect_results(tuning: Any, plan: Any) -> Any:
     import yaml
 
     from lookalike.tuning.results import StudyResults, best_trial
