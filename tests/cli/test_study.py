@@ -111,3 +111,15 @@ def test_the_demo_refuses_what_cannot_be(
     assert main(["demo", "--quick", "--out", str(tmp_path / "out"), *words]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_printed_settings_are_a_config_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "tokens", "--miniature", "--set", "seeds=[3]", "--settings"]) == 0
+    printed = capsys.readouterr().out
+    config = tmp_path / "tokens.yaml"
+    config.write_text(printed)
+    assert "seeds:\n  - 3\n" in printed
+    assert main(["study", "--config", str(config), "--settings"]) == 0
+    assert capsys.readouterr().out == printed
+    assert main(["study", "--config", str(config), "--set", "seeds=[4]", "--settings"]) == 0
+    assert "seeds:\n  - 4\n" in capsys.readouterr().out

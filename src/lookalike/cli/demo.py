@@ -1,40 +1,42 @@
-"""``lookalike demo``"""
+"""``lookalike demo``: train and compare small models on drawn pictures."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from lookalike._util.checks import check_count
-from lookalike._util.settings import setting
+from lookalike._util.settings import check_settings, setting
 from lookalike.cli.arguments import JSON, parse
 
-DESCRIPTION = """The whole story on this machine, in minutes and without a download: draws letters among symbols, trains
-a small network with average pooling, with generalized sum pooling and with others, measures them on letters that
-none of them has seen, prints a table and leaves a page to look at."""
+DESCRIPTION = """Compare poolings on this machine, in minutes and without a download. Draws letters among symbols,
+trains a small network with average pooling, generalized sum pooling and others, measures them on letters that none of
+them has seen, prints a table and writes a page with pictures."""
 EXAMPLE = "lookalike demo --out demo"
-FLAGS = {**JSON, "--quick": "show in seconds that everything runs; the figures mean nothing"}
+FLAGS = {**JSON, "--quick": "show in seconds that everything runs; the numbers mean nothing"}
 
 
 @dataclass
-class Demo:
-    out: Path = setting(Path("demo"), "folder for the page and the figures")
-    workers: int | None = setting(None, "processes; null: as many as there are cores to use, at most 8")
-    seed: int = setting(0, "the first of the two seeds, each of which has a network of its own")
+class DemoSettings:
+    """Options of ``lookalike demo``."""
+
+    out: Path = setting(Path("demo"), "folder for the page and the numbers")
+    workers: int | None = setting(None, "processes; null: the number of cores, at most 8", least=1)
+    seed: int = setting(0, "first of two seeds; every seed has its own network", least=0)
 
     def __post_init__(self) -> None:
-        if self.workers is not None:
-            check_count("workers", self.workers)
-        check_count("seed", self.seed, least=0)
+        check_settings(self)
 
 
 def run(argv: list[str]) -> int:
-    options, flags = parse(Demo, argv, prog="lookalike demo", description=DESCRIPTION, example=EXAMPLE, flags=FLAGS)
+    """Run ``lookalike demo`` with the words after its name, and return the exit code."""
+    settings, flags = parse(
+        DemoSettings, argv, prog="lookalike demo", description=DESCRIPTION, example=EXAMPLE, flags=FLAGS
+    )
     from lookalike import demo
 
     quick = "--quick" in flags
-    figures = demo.run(options.out, quick, options.workers, options.seed)
+    figures = demo.run(settings.out, quick, settings.workers, settings.seed)
     if "--json" in flags:
         print(json.dumps(figures))
         return 0
-    print(demo.in_words(figures, options.out, quick))
+    print(demo.in_words(figures, settings.out, quick))
     return 0

@@ -1,4 +1,4 @@
-"""``lookalike study NAME``"""
+"""``lookalike study NAME``: reproduce a figure of the papers."""
 
 import json
 import shlex
@@ -20,21 +20,21 @@ SCALES = {
     "--full": "the papers' setting",
     "--miniature": "seconds: shows that everything runs; the figures mean nothing",
 }
-FLAGS = {**JSON, **SCALES, "--settings": "print the settings as YAML and stop"}
+FLAGS = {**JSON, **SCALES, "--settings": "print the settings as YAML for --config, and exit"}
 
 
 @dataclass
 class StudyOptions:
-    """Options of the command."""
+    """Options of ``lookalike study``."""
 
     name: str | None = setting(None, "name of the study, or list")
     data: str | None = setting(None, "pictures, for studies that take some; see lookalike study list")
     out: Path | None = setting(None, "folder for the files; null: runs/studies/NAME")
-    set: str = setting("", "settings of the study, as in --set 'steps=100, seeds=[0, 1]'")
+    set: dict[str, Any] | str = setting("", "settings of the study, as in --set 'steps=100, seeds=[0, 1]'")
 
 
 def run(argv: list[str]) -> int:
-    """Run the command; returns the exit code."""
+    """Run ``lookalike study`` with the words after its name, and return the exit code."""
     options, flags = parse(
         StudyOptions,
         argv,
@@ -64,10 +64,16 @@ def run(argv: list[str]) -> int:
     scale: Any = "quick"
     if scales:
         scale = scales.pop().removeprefix("--")
-    settings = study.load_settings(scale, parse_settings(split_top_level(options.set, ",")))
+    changes = options.set
+    if isinstance(changes, str):
+        changes = parse_settings(split_top_level(changes, ","))
+    settings = study.load_settings(scale, changes)
     if "--settings" in flags:
         plain = json.loads(json.dumps(asdict(settings)))  # YAML has no tuples
-        print(yaml.safe_dump(plain, sort_keys=False).strip())
+        config = {"name": study.name, scale: True, "set": plain}
+        if options.data is not None:
+            config["data"] = options.data
+        print(yaml.safe_dump(config, sort_keys=False).strip())
         return 0
     if study.needs_data and options.data is None:
         raise UsageError(f"the study {study.name} needs {study.data}: --data FOLDER")
