@@ -147,7 +147,7 @@ def test_vectors_of_another_size(name: str) -> None:
     assert replace_pooling(model, "twice")(images).shape == (2, 2 * model.num_features)
     assert model.head_hidden_size == 2 * model.num_features
     norm_behind, _ = create("convnext_atto", num_classes=0)
-    with pytest.raises(ValueError, match="takes 320: use an Embedder"):
+    with pytest.raises(ValueError, match="take 320: use an Embedder"):
         replace_pooling(norm_behind, "twice")
 
 

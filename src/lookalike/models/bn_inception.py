@@ -1,6 +1,6 @@
 """BN-Inception: GoogLeNet with batch normalisation, 224 px -> a map of 7 x 7 x 1024.
 
-Every block sends its input through parallel branches and puts their outputs one after the other:
+Every block sends its input through parallel branches and concatenates their outputs:
 
     1x1    |    1x1 reduce, 3x3    |    1x1 reduce, 3x3, 3x3    |    3x3 pooling, 1x1
 
@@ -21,7 +21,7 @@ from lookalike.models.input_spec import InputSpec
 
 
 class Block(NamedTuple):
-    """Channels of the branches; ``single`` and ``double`` are (reduced, out), 0 for a branch that is not there."""
+    """Channels of the branches; ``single`` and ``double`` are (reduced, out), 0 for a missing branch."""
 
     name: str
     direct: int
@@ -52,7 +52,7 @@ class BNInception(nn.Module):
     channels = 1024
     spec = InputSpec(size=227, mean=(104, 117, 128), std=(1, 1, 1), bgr255=True, resize=256)
     classifier = "last_linear"  # in published files, not here
-    stage_prefixes: tuple[tuple[str, ...], ...] = (("conv1",), ("conv2",), *((block.name,) for block in BLOCKS))
+    stage_prefixes: tuple[str, ...] = ("conv1", "conv2", *(block.name for block in BLOCKS))
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,6 +74,7 @@ class BNInception(nn.Module):
             channels = block.direct + single + double + (block.behind_pool or channels)
 
     def forward(self, images: Tensor) -> Tensor:
+        """Maps of images (B, 3, H, W)."""
         x = self._layer("conv1_7x7_s2", images)
         x = max_pool2d(x, 3, 2, ceil_mode=True)
         x = self._layer("conv2_3x3", self._layer("conv2_3x3_reduce", x))
@@ -83,12 +84,13 @@ class BNInception(nn.Module):
         return x
 
     def published(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """An older file holds the values of batch norm as (1, C)."""
-        own = self.state_dict()
-        return {
-            name: value.reshape(own[name].shape) if name in own and value.numel() == own[name].numel() else value
-            for name, value in state.items()
-        }
+        """Reshape the weights of an older file, which holds the values of batch norm as (1, C)."""
+        expected = self.state_dict()
+        reshaped = dict(state)
+        for name, value in state.items():
+            if name in expected and value.numel() == expected[name].numel():
+                reshaped[name] = value.reshape(expected[name].shape)
+        return reshaped
 
     def _add(self, name: str, channels_in: int, channels_out: int, kernel: int, stride: int = 1) -> None:
         self.add_module(name, nn.Conv2d(channels_in, channels_out, kernel, stride, padding=kernel // 2))
@@ -100,12 +102,16 @@ class BNInception(nn.Module):
 
     def _inception(self, block: Block, x: Tensor) -> Tensor:
         name = block.name
-        branches = [self._layer(f"{name}_1x1", x)] if block.direct else []
+        branches = []
+        if block.direct:
+            branches.append(self._layer(f"{name}_1x1", x))
         branches.append(self._layer(f"{name}_3x3", self._layer(f"{name}_3x3_reduce", x)))
         double = self._layer(f"{name}_double_3x3_1", self._layer(f"{name}_double_3x3_reduce", x))
         branches.append(self._layer(f"{name}_double_3x3_2", double))
         pooled = _pool(block, x)
-        branches.append(self._layer(f"{name}_pool_proj", pooled) if block.behind_pool else pooled)
+        if block.behind_pool:
+            pooled = self._layer(f"{name}_pool_proj", pooled)
+        branches.append(pooled)
         return torch.cat(branches, 1)
 
 

@@ -1,4 +1,4 @@
-"""ResNets for small pictures, in both forms: ResNet-20 makes a map of 8 x 8 x 64 of 32 px.
+"""ResNets for small pictures, in both forms: ResNet-20 gives a map of 8 x 8 x 64 for 32 px.
 
 A 3x3 stem of 16 channels, then three stages of three blocks (one in ResNet-8) of two 3x3 convolutions with 16, 32 and
 64 channels, the second and third halving the size. Where the shape changes, the shortcut takes every second pixel and
@@ -23,8 +23,10 @@ WIDTHS = (16, 32, 64)
 class CifarResNet(nn.Module):
     """Pictures (B, 3, H, W) -> maps (B, 64, H/4, W/4).
 
-    preactivate: the second form.  blocks: of each stage; the depth is 6 blocks + 2.
-    half: the stem takes every second pixel only, which makes a network for 64 px as fast as one for 32.
+    Args:
+        preactivate: The second form.
+        blocks: Per stage; the depth is 6 blocks + 2.
+        half: The stem takes every second pixel only, so that 64 px are as fast as 32.
     """
 
     channels = WIDTHS[-1]
@@ -41,25 +43,36 @@ class CifarResNet(nn.Module):
     def __init__(self, preactivate: bool = False, blocks: int = 3, half: bool = False) -> None:
         super().__init__()
         self.preactivate = preactivate
-        self.stem = _convolution(3, WIDTHS[0], 2 if half else 1)
+        stride = 1
         if half:
+            stride = 2
             self.spec = replace(CifarResNet.spec, size=64, resize=64)
-        self.stem_norm = nn.Identity() if preactivate else nn.BatchNorm2d(WIDTHS[0])
-        block = PreactivatedBlock if preactivate else Block
+        self.stem = _convolution(3, WIDTHS[0], stride)
+        stem_norm: nn.Module = nn.BatchNorm2d(WIDTHS[0])
+        last_norm: nn.Module = nn.Identity()
+        block: type[Block] | type[PreactivatedBlock] = Block
+        if preactivate:
+            stem_norm = nn.Identity()
+            last_norm = nn.BatchNorm2d(WIDTHS[2])
+            block = PreactivatedBlock
+        self.stem_norm = stem_norm
         self.stage1 = _stage(block, WIDTHS[0], WIDTHS[0], blocks, stride=1)
         self.stage2 = _stage(block, WIDTHS[0], WIDTHS[1], blocks, stride=2)
         self.stage3 = _stage(block, WIDTHS[1], WIDTHS[2], blocks, stride=2)
-        self.last_norm = nn.BatchNorm2d(WIDTHS[2]) if preactivate else nn.Identity()
+        self.last_norm = last_norm
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
+        """Maps of images (B, 3, H, W)."""
         x = self.stem(images)
         if not self.preactivate:
             x = relu(self.stem_norm(x))
         x = self.stage3(self.stage2(self.stage1(x)))
-        return relu(self.last_norm(x)) if self.preactivate else x
+        if self.preactivate:
+            x = relu(self.last_norm(x))
+        return x
 
 
 class Block(nn.Module):
@@ -104,5 +117,7 @@ def _convolution(channels_in: int, channels_out: int, stride: int = 1) -> nn.Con
 def _stage(
     block: type[Block] | type[PreactivatedBlock], channels_in: int, channels_out: int, blocks: int, stride: int
 ) -> nn.Module:
-    first = block(channels_in, channels_out, stride)
-    return nn.Sequential(first, *(block(channels_out, channels_out, 1) for _ in range(blocks - 1)))
+    stage = nn.Sequential(block(channels_in, channels_out, stride))
+    for _ in range(blocks - 1):
+        stage.append(block(channels_out, channels_out, 1))
+    return stage
