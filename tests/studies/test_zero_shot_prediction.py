@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lookalike_studies.framework.picture_race import start
+from lookalike_studies.framework.train_pictures import create_embedder
 from lookalike_studies.zero_shot_prediction import claims as findings
 from lookalike_studies.zero_shot_prediction.claims import BEFORE, DISTANCES, PERMUTED, PLAIN, ZERO_SHOT, Ridge, Run
 from lookalike_studies.zero_shot_prediction.study import STUDY
@@ -128,7 +128,9 @@ def test_all_seeds_start_from_one_network() -> None:
     begun = []
     for seed in (0, 1):
         torch.manual_seed(seed)
-        begun.append(start(STUDY.load_settings("miniature").course(0.1 * seed, seed, 10), weights, pixels).state_dict())
+        begun.append(
+            create_embedder(STUDY.load_settings("miniature").plan(0.1 * seed, seed, 10), weights, pixels).state_dict()
+        )
     assert all(torch.equal(value, begun[1][name]) for name, value in begun[0].items())
 
 

@@ -28,16 +28,17 @@ from lookalike._util.settings import check_settings
 from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
 from lookalike.geometry import clip
+from lookalike.inference.preprocess import to_inputs
 from lookalike.models import create_backbone
 from lookalike.objectives import Loss
 from lookalike.report.seeds import check_seeds
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.loop import fit
+from lookalike.training.pretrain import read_pixels, shifted
 from lookalike_studies.average_pooling import claims, plots
 from lookalike_studies.average_pooling.maths import cover_features, measure_network
 from lookalike_studies.framework.class_pictures import class_pictures
 from lookalike_studies.framework.context import Context
-from lookalike_studies.framework.pretraining import as_inputs, read_pixels, shifted
 from lookalike_studies.framework.study import Study, StudyResult, setting
 
 SEARCH_SEED = 1000  # of the networks that choose the margin
@@ -107,7 +108,7 @@ class PlaneLearner(nn.Module):
         self.eval()
         features = []
         for first in range(0, len(pixels), EVALUATION_BATCH):
-            inputs = as_inputs(pixels[first : first + EVALUATION_BATCH], self.backbone.spec)
+            inputs = to_inputs(pixels[first : first + EVALUATION_BATCH], self.backbone.spec)
             features.append(self.features(inputs).numpy())
         return np.concatenate(features)
 
@@ -210,7 +211,7 @@ def _features(
         size = len(training.classes) * settings.per_class
         for batch in ClassBatches(training.labels, size, settings.per_class, seed=seed):
             indices = np.array([drawn.index for drawn in batch])
-            inputs = as_inputs(shifted(training_pixels[indices], rng), learner.backbone.spec)
+            inputs = to_inputs(shifted(training_pixels[indices], rng), learner.backbone.spec)
             yield inputs, torch.from_numpy(training.labels[indices])
 
     with context.display.bar(steps, f"training, margin {margin:g}, seed {seed}", " steps") as tick:

@@ -25,12 +25,12 @@ from lookalike.data.pictures import Pictures
 from lookalike.demo.race import Contestant, Shots, draw, in_cell
 from lookalike.report.seeds import check_seeds, in_words
 from lookalike.retrieval.metrics import retrieval_metrics
+from lookalike.training.pretrain import pretrain
 from lookalike_studies.collage.claims import DISTILLED, GAP, GSP, ZERO_SHOT, Run, claims, points, table
 from lookalike_studies.collage.plots import draw_curves, draw_heat_maps
 from lookalike_studies.framework.context import Context
-from lookalike_studies.framework.picture_race import Course, learn, see, start
-from lookalike_studies.framework.pretraining import classify
 from lookalike_studies.framework.study import Study, StudyResult, setting
+from lookalike_studies.framework.train_pictures import Plan, create_embedder, inspect_pooling, train_pictures
 
 BACKBONE = "resnet20"
 PARTS = ("train", "validation", "test")
@@ -90,8 +90,8 @@ class Collage:
             Contestant(DISTILLED, "average"),
         )
 
-    def course(self, contestant: Contestant, seed: int) -> Course:
-        return Course(
+    def plan(self, contestant: Contestant, seed: int) -> Plan:
+        return Plan(
             contestant.pooling,
             contestant.settings,
             BACKBONE,
@@ -194,7 +194,7 @@ def _backbone(settings: Collage, folder: Path, context: Context) -> tuple[dict[s
         train = sub_classes(settings.split, settings.split_seed)["train"]
         names = [name for of in train.values() for name in of] if settings.pretraining == "training" else cifar.classes
         context.display.say(f"ResNet-20 learns to classify {len(names)} classes, or is found to have learnt it before")
-        found = classify(
+        found = pretrain(
             cifar.split("train").with_classes(names),
             BACKBONE,
             steps=settings.pretraining_steps,
@@ -220,14 +220,17 @@ def _run(
     train, validation, test = (shots[part] for part in PARTS)
 
     def compute() -> dict[str, Any]:
-        course, held_out = settings.course(contestant, seed), (validation.pixels, validation.labels)
+        plan, held_out = settings.plan(contestant, seed), (validation.pixels, validation.labels)
         with context.display.bar(settings.epoch * settings.epochs, f"{contestant.name}, seed {seed}", " steps") as tick:
-            learnt = learn(course, weights, train.pixels, train.labels, held_out, tick)
+            learnt = train_pictures(plan, weights, train.pixels, train.labels, held_out, tick)
         known = shown_of(train, len(test.labels))
-        seen = {"training": see(learnt.embedder, train.pixels[known]), "test": see(learnt.embedder, test.pixels)}
+        seen = {
+            "training": inspect_pooling(learnt.embedder, train.pixels[known]),
+            "test": inspect_pooling(learnt.embedder, test.pixels),
+        }
         weight, vector = {}, {}
         if contestant.name != DISTILLED:
-            begun = see(start(course, weights, train.pixels), test.pixels)
+            begun = inspect_pooling(create_embedder(plan, weights, train.pixels), test.pixels)
             weight = {
                 "training": _in_cell(seen["training"].weights, train.cells[known]),
                 "test": _in_cell(seen["test"].weights, test.cells),
@@ -236,7 +239,7 @@ def _run(
                 "start": _in_cell(begun.contributions, test.cells),
                 "test": _in_cell(seen["test"].contributions, test.cells),
             }
-        shown = see(learnt.embedder, train.pixels[shown_of(train, settings.shown)]).weights
+        shown = inspect_pooling(learnt.embedder, train.pixels[shown_of(train, settings.shown)]).weights
         return {
             "curve": learnt.curve,
             "losses": learnt.losses,

@@ -29,11 +29,11 @@ from lookalike.data.pictures import Pictures
 from lookalike.models import Embedder, create_backbone
 from lookalike.report.seeds import check_seeds, count_in_words
 from lookalike.retrieval.metrics import retrieval_metrics
+from lookalike.training.pretrain import pretrain, read_pixels
 from lookalike_studies.framework.class_pictures import class_pictures
 from lookalike_studies.framework.context import Context
-from lookalike_studies.framework.picture_race import Course, learn, see, start
-from lookalike_studies.framework.pretraining import classify, read_pixels
 from lookalike_studies.framework.study import Study, StudyResult, setting
+from lookalike_studies.framework.train_pictures import Plan, create_embedder, inspect_pooling, train_pictures
 from lookalike_studies.zero_shot_prediction.claims import (
     BEFORE,
     PLAIN,
@@ -92,9 +92,9 @@ class ZeroShotPrediction:
         check_seeds(self.seeds)
         objectives.create(self.loss, 2, self.dim, preset=self.preset)  # says what is wrong with them
 
-    def course(self, zero_shot: float, seed: int, classes: int) -> Course:
+    def plan(self, zero_shot: float, seed: int, classes: int) -> Plan:
         gsp = {"num_prototypes": self.prototypes, "keep": self.keep, "sharpness": self.sharpness}
-        return Course(
+        return Plan(
             "gsp",
             gsp,
             BACKBONE,
@@ -192,7 +192,7 @@ def _backbone(
 ) -> tuple[dict[str, Tensor], float]:
     def compute() -> dict[str, Any]:
         context.display.say(f"ResNet-20 learns to classify {len(known.classes)} classes")
-        found = classify(known, BACKBONE, steps=settings.pretraining_steps, test=shown, display=context.display)
+        found = pretrain(known, BACKBONE, steps=settings.pretraining_steps, test=shown, display=context.display)
         return {"accuracy": found.accuracy, **{f"w {name}": tensor.numpy() for name, tensor in found.weights.items()}}
 
     kept = context.cached("backbone", compute, ignore=(*AFTERWARDS, "steps", "shown"))
@@ -214,8 +214,8 @@ def _run(
 
     def compute() -> dict[str, Any]:
         with context.display.bar(settings.steps, f"{name}, seed {seed}", " steps") as tick:
-            course = settings.course(share, seed, len(known.classes))
-            learnt = learn(course, weights, pixels[0], known.labels, tick=tick)
+            plan = settings.plan(share, seed, len(known.classes))
+            learnt = train_pictures(plan, weights, pixels[0], known.labels, tick=tick)
         return _measured(learnt.embedder, learnt.losses[-1], shown, pixels[1], settings)
 
     return Run(**context.cached(f"{name} {seed}", compute, ignore=AFTERWARDS))
@@ -231,7 +231,7 @@ def _begin(
     """What all runs start from, whatever their seed: projection and prototypes come from the pictures."""
 
     def compute() -> dict[str, Any]:
-        embedder = start(settings.course(0.0, 0, len(shown.classes)), weights, pixels[0])
+        embedder = create_embedder(settings.plan(0.0, 0, len(shown.classes)), weights, pixels[0])
         return _measured(embedder, float("nan"), shown, pixels[1], settings)
 
     return Run(**context.cached(BEFORE, compute, ignore=(*AFTERWARDS, "steps")))
@@ -241,7 +241,7 @@ def _measured(
     embedder: Embedder, loss: float, shown: Pictures, pixels: NDArray[np.uint8], settings: ZeroShotPrediction
 ) -> dict[str, Any]:
     """What a ``Run`` is made of."""
-    seen = see(embedder, pixels)
+    seen = inspect_pooling(embedder, pixels)
     of_class = [shown.labels == label for label in range(len(shown.classes))]
     first = _first_of_each(shown, settings.shown)
     return {

@@ -1,0 +1,142 @@
+"""Training on pictures in memory, for small experiments such as the demo and the studies.
+
+embedder = Embedder(create_backbone("resnet8-half"), 64, "gsp")
+start_from_pixels(embedder, pixels)
+learner = PictureLearner(embedder, objectives.create("c2"))
+batches = pixel_batches(pixels, labels, embedder.backbone.spec, classes=16, per_class=4)
+fit(learner, batches, torch.optim.Adam(learner.parameters(), lr=1e-3), steps=500)
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lookalike.data.sampler import ClassBatches
+from lookalike.inference.preprocess import to_inputs
+from lookalike.models import Embedder
+from lookalike.models.backbone import in_eval_mode
+from lookalike.models.input_spec import InputSpec
+from lookalike.objectives import Composed, Loss, Objective, ZeroShot
+from lookalike.pooling.base import StartsFromData
+from lookalike.training.pretrain import shifted
+
+START_PICTURES = 512
+INFERENCE_BATCH = 64
+Pixels = NDArray[np.uint8]  # (n, S, S, 3)
+Labels = NDArray[np.int64]  # (n,)
+
+
+class PictureLearner(nn.Module):
+    """Embedder and objective as one module for ``fit``."""
+
+    def __init__(self, embedder: Embedder, objective: Objective) -> None:
+        """Join an embedder and an objective; both are trained."""
+        super().__init__()
+        self.embedder, self.objective = embedder, objective
+
+    def forward(self, inputs: Tensor, labels: Tensor, mask: Tensor | None = None) -> Loss:
+        """Compute the loss of a batch.
+
+        Args:
+            inputs: Pictures (B, 3, S, S).
+            labels: Their classes (B,).
+            mask: Positions (B, N) that are pooled; None: all.
+
+        Returns:
+            The loss of the objective.
+        """
+        pooled = self.embedder.head(self.embedder.backbone(inputs), mask, details=True)
+        attributes = pooled.attributes if self.objective.needs_attributes else None
+        loss: Loss = self.objective(pooled.vector, labels, attributes)
+        return loss
+
+
+def mix_with_zero_shot(metric: Objective, share: float, classes: int, dim: int, ridge: float = 0.05) -> Objective:
+    """Combine an objective with the zero-shot loss: (1 - share) * metric + share * zero-shot.
+
+    Args:
+        metric: The objective on embeddings.
+        share: Weight of the zero-shot loss; 0: ``metric`` is returned as it is.
+        classes: Number of classes.
+        dim: Size of the embeddings.
+        ridge: Ridge of the zero-shot loss.
+
+    Returns:
+        The combined objective.
+    """
+    if not share:
+        return metric
+    return Composed({"metric": (1 - share, metric), "zero-shot": (share, ZeroShot(classes, dim, ridge=ridge))})
+
+
+@torch.no_grad()
+def start_from_pixels(embedder: Embedder, pixels: Pixels, *, median_norm: float = 2.0, radius: float = 1.0) -> None:
+    """Start projection and prototypes from data.
+
+    The projection starts from principal directions of local features, prototypes from averages of pictures, by greedy
+    k-centre. At most 512 pictures are used, the same in every call.
+
+    Args:
+        embedder: Is changed in place.
+        pixels: Pictures (n, S, S, 3).
+        median_norm: Median length of projected local features.
+        radius: Radius to which the pooling clips features; prototypes start at averages of at least this length.
+    """
+    chosen = np.sort(np.random.default_rng(0).permutation(len(pixels))[:START_PICTURES])
+    backbone, head = embedder.backbone, embedder.head
+    with in_eval_mode(embedder):
+        batches = inference_batches(pixels[chosen], backbone.spec)
+        tokens = torch.cat([backbone(inputs) for inputs in batches])
+        head.start_from_pca(tokens.flatten(0, 1))
+        if isinstance(head.pooling, StartsFromData):
+            head.pooling.init_from(radius * head.project(tokens.mean(1)))
+        head.start_from_pca(tokens.flatten(0, 1), scale_to_median_norm=median_norm)
+
+
+def pixel_batches(
+    pixels: Pixels,
+    labels: Labels,
+    spec: InputSpec,
+    *,
+    classes: int,
+    per_class: int,
+    seed: int = 0,
+    augment: bool = True,
+    masks: Tensor | None = None,
+) -> Iterator[tuple[Tensor, ...]]:
+    """Yield endless batches of classes for ``fit`` with a ``PictureLearner``.
+
+    Args:
+        pixels: Pictures (n, S, S, 3).
+        labels: Their classes (n,), counted from 0.
+        spec: Normalisation of the input.
+        classes: Classes in a batch; at most as many as there are.
+        per_class: Pictures of each of them.
+        seed: Seed of the batches and the augmentation.
+        augment: Shift and flip the pictures.
+        masks: Positions (n, N) that are pooled; None: all.
+
+    Yields:
+        Inputs (B, 3, S, S), labels (B,) and, with ``masks``, masks (B, N).
+    """
+    rng = np.random.default_rng(seed)
+    size = min(classes, int(labels.max()) + 1) * per_class
+    for draws in ClassBatches(labels, size, per_class, seed=seed):
+        chosen = np.array([draw.index for draw in draws])
+        batch = pixels[chosen]
+        if augment:
+            batch = shifted(batch, rng)
+        targets = torch.from_numpy(labels[chosen])
+        if masks is None:
+            yield to_inputs(batch, spec), targets
+        else:
+            yield to_inputs(batch, spec), targets, masks[chosen]
+
+
+def inference_batches(pixels: Pixels, spec: InputSpec) -> Iterator[Tensor]:
+    """Yield inputs (B, 3, S, S) of all pictures, in order."""
+    for first in range(0, len(pixels), INFERENCE_BATCH):
+        yield to_inputs(pixels[first : first + INFERENCE_BATCH], spec)

@@ -1,0 +1,72 @@
+"""Training on pictures in memory."""
+
+import numpy as np
+import pytest
+import torch
+
+from lookalike import objectives
+from lookalike.models import Embedder, create_backbone
+from lookalike.objectives import Composed
+from lookalike.training.in_memory import (
+    PictureLearner,
+    inference_batches,
+    mix_with_zero_shot,
+    pixel_batches,
+    start_from_pixels,
+)
+
+RNG = np.random.default_rng(0)
+LABELS = np.repeat(np.arange(3), 6)
+PIXELS = RNG.integers(256, size=(18, 32, 32, 3), dtype=np.uint8)
+
+
+def create_embedder() -> Embedder:
+    torch.manual_seed(0)
+    return Embedder(create_backbone("resnet8-half", weights="none"), 8, "gsp", {"num_prototypes": 4})
+
+
+def test_batches_have_classes_and_their_masks() -> None:
+    spec = create_embedder().backbone.spec
+    masks = torch.from_numpy(LABELS)[:, None] == torch.arange(3)
+    batches = pixel_batches(PIXELS, LABELS, spec, classes=5, per_class=2, augment=False, masks=masks)
+    everything = torch.cat(list(inference_batches(PIXELS, spec)))
+    for _ in range(7):
+        inputs, labels, mask = next(batches)
+        assert labels.bincount().tolist() == [2, 2, 2]
+        assert torch.equal(mask.long().argmax(1), labels)
+        assert all((everything == image).flatten(1).all(1).any() for image in inputs)
+
+
+def test_the_seed_decides_batches_and_augmentation() -> None:
+    spec = create_embedder().backbone.spec
+    first, again, other = (next(pixel_batches(PIXELS, LABELS, spec, classes=3, per_class=2, seed=s)) for s in (0, 0, 1))
+    assert torch.equal(first[0], again[0])
+    assert not torch.equal(first[0], other[0])
+
+
+@pytest.mark.parametrize("median_norm", [2.0, 0.5])
+def test_features_start_with_the_median_norm_and_prototypes_on_the_sphere(median_norm: float) -> None:
+    embedder = create_embedder().train()
+    start_from_pixels(embedder, PIXELS, median_norm=median_norm, radius=20.0)
+    assert embedder.training
+    with torch.no_grad():
+        tokens = torch.cat([embedder.eval().backbone(x) for x in inference_batches(PIXELS, embedder.backbone.spec)])
+        norms = embedder.head.project(tokens).flatten(0, 1).norm(dim=1)
+    assert float(norms.median()) == pytest.approx(median_norm, rel=1e-3)
+    prototypes = embedder.head.pooling.prototypes
+    assert isinstance(prototypes, torch.Tensor)
+    assert prototypes.detach().norm(dim=1).tolist() == pytest.approx([1.0] * 4)
+
+
+def test_the_loss_is_that_of_embedder_and_objective() -> None:
+    metric = objectives.create("c2", preset="cub")
+    assert mix_with_zero_shot(metric, 0.0, 3, 8) is metric
+    mixed = mix_with_zero_shot(metric, 0.25, 3, 8)
+    assert isinstance(mixed, Composed)
+    embedder = create_embedder().eval()
+    inputs, labels = next(pixel_batches(PIXELS, LABELS, embedder.backbone.spec, classes=3, per_class=2))
+    pooled = embedder(inputs, details=True)
+    expected = mixed(pooled.vector, labels, pooled.attributes).value
+    assert PictureLearner(embedder, mixed)(inputs, labels).value.item() == pytest.approx(expected.item())
+    plain = PictureLearner(embedder, metric)(inputs, labels).value.item()
+    assert plain == pytest.approx(metric(pooled.vector, labels).value.item())
