@@ -1,8 +1,8 @@
-"""Points in the unit ball, covering them by few centres, and convex hulls in the plane.
+"""Geometry of point sets: clipping to the unit ball, greedy k-centre, and convex hulls in the plane.
 
-Greedy k-centre (Gonzalez, 1985): always add the point that is farthest from the centres so far. Its covering
-radius is at most twice the best possible one. Hulls are Andrew's monotone chains, and two of them are intersected
-by cutting one along every edge of the other (Sutherland and Hodgman, 1974).
+Greedy k-centre (Gonzalez, 1985) always adds the point that is farthest from the centres so far. Its covering radius is
+at most twice the best possible one. Hulls are Andrew's monotone chains. Two hulls are intersected by clipping one at
+every edge of the other (Sutherland and Hodgman, 1974).
 """
 
 from typing import NamedTuple
@@ -12,17 +12,38 @@ from torch import Tensor
 
 from lookalike._util.checks import check_count
 
+Point = tuple[float, ...]
+
 
 class KCentre(NamedTuple):
-    indices: Tensor  # (..., k) int64, the chosen points, in the order of choice, without repetition
-    radii: Tensor  # (..., k) the covering radius once that many were chosen
+    """The result of ``greedy_k_centre``.
+
+    Attributes:
+        indices: (..., k) int64, the chosen points in the order of choice, without repetition.
+        radii: (..., k), the covering radius after each choice.
+    """
+
+    indices: Tensor
+    radii: Tensor
 
 
 def greedy_k_centre(points: Tensor, k: int, chosen: Tensor | None = None) -> KCentre:
-    """Choose ``k`` of the points (..., n, d), each the farthest from those before it and from ``chosen`` (..., c, d).
+    """Choose points that cover all others, each the farthest from those before it.
 
-    Without ``chosen`` the first is the point nearest to the mean. Ties go to the lowest index, so the choice is
-    deterministic on every device. O(k n d) time and O(n d) memory per set of points.
+    Ties go to the lowest index, so the choice is deterministic on every device. O(k n d) time and O(n d) memory per set
+    of points.
+
+    Args:
+        points: Points (..., n, d).
+        k: How many to choose.
+        chosen: Centres (..., c, d) that are already there. Without them the first choice is nearest to the mean.
+
+    Returns:
+        The chosen points and the covering radii.
+
+    Raises:
+        ValueError: If there are fewer than ``k`` points, or if shapes do not match.
+        TypeError: If a tensor is not of floating point.
 
     >>> greedy_k_centre(torch.tensor([[0.0], [1.0], [10.0]]), 2)
     KCentre(indices=tensor([1, 2]), radii=tensor([9., 1.]))
@@ -46,9 +67,9 @@ def greedy_k_centre(points: Tensor, k: int, chosen: Tensor | None = None) -> KCe
     indices, radii = [], []
     for _ in range(k):
         farness = farness.masked_fill(~free, -torch.inf)
-        # Not argmax: it promises no order among equals.
+        # Not argmax, which guarantees no order of ties.
         index = torch.where(farness == farness.amax(-1, keepdim=True), rank, count).amin(-1, keepdim=True)
-        index = index.clamp(max=count - 1)  # only NaN distances leave none
+        index = index.clamp(max=count - 1)  # NaN distances leave none
         free = free.scatter(-1, index, False)
         centre = points.gather(-2, index.unsqueeze(-1).expand(*index.shape, dim))
         nearest = torch.minimum(nearest, _distances(points, centre))
@@ -59,12 +80,22 @@ def greedy_k_centre(points: Tensor, k: int, chosen: Tensor | None = None) -> KCe
 
 
 def clip(vectors: Tensor) -> Tensor:
-    """Into the unit ball: u / max(1, ||u||) for vectors (..., D)."""
+    """Clip vectors (..., D) to the unit ball: u / max(1, ||u||)."""
     return vectors / torch.linalg.vector_norm(vectors, dim=-1, keepdim=True).clamp(min=1)
 
 
 def covering_radius(points: Tensor, centres: Tensor) -> Tensor:
-    """The largest distance from one of the points (..., n, d) to its nearest centre (..., c, d), shape (...).
+    """Compute the largest distance from a point to its nearest centre.
+
+    Args:
+        points: Points (..., n, d).
+        centres: Centres (..., c, d).
+
+    Returns:
+        The radius (...).
+
+    Raises:
+        ValueError: If the dimensions differ.
 
     >>> covering_radius(torch.tensor([[0.0], [1.0], [10.0]]), torch.tensor([[0.0], [9.0]]))
     tensor(1.)
@@ -77,16 +108,24 @@ def covering_radius(points: Tensor, centres: Tensor) -> Tensor:
 
 
 def convex_hull(points: Tensor) -> Tensor:
-    """The corners of the smallest convex polygon around points of the plane (n, 2), counter-clockwise, in fp64.
+    """Compute the convex hull of points in the plane.
 
-    Points on an edge are no corners; points that all lie on a line have two of them, and equal points one.
+    Args:
+        points: Points (n, 2).
+
+    Returns:
+        Corners (k, 2) in fp64, counter-clockwise. Points on an edge are no corners. Points on a line have two corners,
+        equal points have one.
+
+    Raises:
+        ValueError: If the points are not of the shape (n, 2).
 
     >>> convex_hull(torch.tensor([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [0.0, 2.0], [0.5, 0.5]])).tolist()
     [[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]]
     """
     _check_points("points", points)
     if points.shape[1:] != (2,):
-        raise ValueError(f"points must be of the plane, (n, 2), got {tuple(points.shape)}")
+        raise ValueError(f"points must have the shape (n, 2), got {tuple(points.shape)}")
     ordered = sorted(set(map(tuple, points.detach().double().tolist())))
     if len(ordered) > 2:
         ordered = _chain(ordered)[:-1] + _chain(ordered[::-1])[:-1]
@@ -94,34 +133,46 @@ def convex_hull(points: Tensor) -> Tensor:
 
 
 def polygon_area(corners: Tensor) -> float:
-    """Of a polygon (k, 2) with its corners counter-clockwise; 0 for fewer than three.
+    """Compute the area of a polygon.
+
+    Args:
+        corners: Corners (k, 2), counter-clockwise.
+
+    Returns:
+        The area; 0 for fewer than three corners.
 
     >>> polygon_area(torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]]))
     2.0
     """
     if len(corners) < 3:
         return 0.0
-    x, y = (corners.double() - corners[0].double()).unbind(-1)  # small and far away, it would drown in rounding
+    x, y = (corners.double() - corners[0].double()).unbind(-1)  # keeps the digits of a small polygon far away
     return float((x * y.roll(-1) - y * x.roll(-1)).sum() / 2)
 
 
 def hull_intersection(one: Tensor, other: Tensor) -> Tensor:
-    """The corners (k, 2) of what two convex polygons have in common, perhaps none; both counter-clockwise.
+    """Intersect two convex polygons.
 
-    Polygons with fewer than three corners have no inside, and nothing in common with anything.
+    Args:
+        one: Corners (k, 2), counter-clockwise.
+        other: Corners (m, 2), counter-clockwise.
+
+    Returns:
+        Corners of the intersection, possibly none. A polygon with fewer than three corners has no interior, and its
+        intersections are empty.
     """
     if len(one) < 3 or len(other) < 3:
         return torch.zeros(0, 2, dtype=torch.float64)
-    kept = [(x, y) for x, y in one.tolist()]
-    corners = [(x, y) for x, y in other.tolist()]
+    remaining: list[Point] = list(map(tuple, one.tolist()))
+    corners: list[Point] = list(map(tuple, other.tolist()))
     for start, end in zip(corners, corners[1:] + corners[:1], strict=True):
-        kept = _left_of(start, end, kept)
-    return torch.tensor(kept, dtype=torch.float64).reshape(-1, 2)
+        remaining = _clip_left(start, end, remaining)
+    return torch.tensor(remaining, dtype=torch.float64).reshape(-1, 2)
 
 
-def _chain(ordered: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
-    """One side of a hull: of points in order, those at which it turns left."""
-    chain: list[tuple[float, ...]] = []
+def _chain(ordered: list[Point]) -> list[Point]:
+    """One side of a hull: of points in order, those where it turns left."""
+    chain: list[Point] = []
     for point in ordered:
         while len(chain) > 1 and _turn(chain[-2], chain[-1], point) <= 0:
             chain.pop()
@@ -129,29 +180,29 @@ def _chain(ordered: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
     return chain
 
 
-def _left_of(
-    start: tuple[float, float], end: tuple[float, float], polygon: list[tuple[float, float]]
-) -> list[tuple[float, float]]:
-    """What remains of a polygon to the left of a line."""
+def _clip_left(start: Point, end: Point, polygon: list[Point]) -> list[Point]:
+    """The part of a polygon to the left of a line."""
     sides = [_turn(start, end, corner) for corner in polygon]
-    kept = []
+    clipped: list[Point] = []
     for i, (corner, side) in enumerate(zip(polygon, sides, strict=True)):
-        before, last = polygon[i - 1], sides[i - 1]
-        if (last < 0 < side) or (side < 0 < last):
-            share = last / (last - side)
-            kept.append((before[0] + share * (corner[0] - before[0]), before[1] + share * (corner[1] - before[1])))
+        previous, previous_side = polygon[i - 1], sides[i - 1]
+        if (previous_side < 0 < side) or (side < 0 < previous_side):  # the edge crosses the line
+            share = previous_side / (previous_side - side)
+            x = previous[0] + share * (corner[0] - previous[0])
+            y = previous[1] + share * (corner[1] - previous[1])
+            clipped.append((x, y))
         if side >= 0:
-            kept.append(corner)
-    return kept
+            clipped.append(corner)
+    return clipped
 
 
-def _turn(a: tuple[float, ...], b: tuple[float, ...], c: tuple[float, ...]) -> float:
-    """Above 0 if the way from a through b to c turns left."""
+def _turn(a: Point, b: Point, c: Point) -> float:
+    """Positive if the path a, b, c turns left."""
     return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
 
 
 def _nearest_distances(points: Tensor, centres: Tensor) -> Tensor:
-    """Centre by centre: never a matrix of all distances."""
+    """(..., n, d), (..., c, d) -> (..., n); centre by centre, without a matrix of all distances."""
     nearest = _distances(points, centres[..., :1, :])
     for index in range(1, centres.shape[-2]):
         nearest = torch.minimum(nearest, _distances(points, centres[..., index : index + 1, :]))
