@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 import lookalike
 from lookalike._util.files import replacing, write_text
@@ -35,7 +36,7 @@ from lookalike._util.signals import Stopped
 from lookalike.data.pictures import Pictures
 from lookalike.experiments.choices import Choice
 from lookalike.experiments.results import RESULTS_VERSION
-from lookalike.inference.model import TrainedModel
+from lookalike.inference.model import TrainedModel, embed_batches
 from lookalike.training.evaluation import measure
 from lookalike.training.features import FeatureCache, default_folder
 from lookalike.training.run import train
@@ -193,11 +194,8 @@ def test_vectors(model: TrainedModel, settings: Settings, test: Pictures) -> NDA
     cache.store.refresh()
     positions = cache.places(test)
     batches = np.array_split(positions, -(-len(positions) // HEAD_BATCH))
-    vectors = []
-    with torch.inference_mode():
-        for batch in batches:
-            vectors.append(head(cache.read(batch).to(model.device)).float().cpu())
-    return torch.cat(vectors).numpy()
+    vectors: Tensor = embed_batches(map(cache.read, batches), head, device=model.device, tick=lambda _: None)
+    return vectors.numpy()
 
 
 def first_line(error: Exception) -> str:

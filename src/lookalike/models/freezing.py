@@ -1,7 +1,7 @@
-"""What trains and how: frozen batch norm, frozen and partly frozen backbones, groups of parameters for the optimiser.
+"""What trains: frozen batch norm, frozen and partly frozen backbones, groups of parameters for the optimizer.
 
-Everything here only ever freezes. A frozen batch norm normalises by the statistics it has and leaves them alone, also
-after ``.train()``: a small batch of few classes says little about them.
+These functions only freeze, they never unfreeze. A frozen batch norm uses its running statistics and does not update
+them, also after ``.train()``: a small batch of few classes says little about them.
 """
 
 from typing import Any
@@ -16,36 +16,53 @@ _NORMS = (_BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.insta
 
 
 def freeze_batch_norm(module: nn.Module, *, train_affine: bool = False) -> int:
-    """Freeze the statistics of every batch norm in the module, and its scale and shift unless ``train_affine``.
+    """Freeze the statistics of every batch norm in a module.
 
-    Returns how many batch norms there are.
+    Args:
+        module: Changed in place.
+        train_affine: Let scale and shift train.
+
+    Returns:
+        The number of batch norms.
     """
-    norms = [child for child in module.modules() if isinstance(child, _BATCH_NORMS)]
-    for norm in norms:
+    count = 0
+    for norm in module.modules():
+        if not isinstance(norm, _BATCH_NORMS):
+            continue
+        count += 1
         norm.eval()
         if _stay_in_eval not in norm._forward_pre_hooks.values():
             norm.register_forward_pre_hook(_stay_in_eval)
         if not train_affine:
             norm.requires_grad_(False)
-    return len(norms)
+    return count
 
 
 def freeze(module: nn.Module) -> None:
-    """Nothing in it trains: no parameter, no statistics of batch norm. Dropout is left to ``.train()``."""
+    """Freeze all parameters and batch norm statistics of a module. Dropout still follows ``.train()``."""
     module.requires_grad_(False)
     freeze_batch_norm(module)
 
 
 def train_last_stages(backbone: Backbone, count: int) -> None:
-    """Freeze all but the last ``count`` of ``backbone.stages()``; 0 freezes the whole backbone."""
+    """Freeze all but the last stages of a backbone.
+
+    Args:
+        backbone: Changed in place.
+        count: How many of ``backbone.stages()`` train; 0 freezes all.
+
+    Raises:
+        ValueError: If the backbone has fewer stages.
+    """
     check_count("count", count, least=0)
     stages = backbone.stages()
     if count > len(stages):
         raise ValueError(f"{backbone.name} has {len(stages)} stages, {count} were to be trained")
-    frozen = {name for stage in stages[: len(stages) - count] for name in stage}
-    for name, module in backbone.named_modules():
-        owned = [f"{name}.{parameter}" for parameter, _ in module.named_parameters(recurse=False)]
-        if isinstance(module, _BATCH_NORMS) and frozen.issuperset(owned):
+    frozen: set[str] = set()
+    frozen.update(*stages[: len(stages) - count])
+    for path, module in backbone.named_modules():
+        parameters = [f"{path}.{name}" for name, _ in module.named_parameters(recurse=False)]
+        if isinstance(module, _BATCH_NORMS) and frozen.issuperset(parameters):
             freeze_batch_norm(module)
     for name, parameter in backbone.named_parameters():
         if name in frozen:
@@ -60,45 +77,55 @@ def parameter_groups(
     pooling_lr: float = 1.0,
     weight_decay: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """What trains, for an optimiser: [{"name", "params", "lr", "weight_decay"}, ...], in a fixed order.
+    """Divide the parameters that train into groups for an optimizer.
 
-    ``backbone_lr`` and ``pooling_lr`` multiply ``lr`` for an Embedder's backbone and for the pooling of its head;
-    a Head alone is as good. Norms, biases and single numbers are not decayed. The papers' weight decay is coupled
-    (``torch.optim.Adam``, not ``AdamW``).
+    Norms, biases and single numbers get no weight decay. The papers' weight decay is coupled (``torch.optim.Adam``,
+    not ``AdamW``).
+
+    Args:
+        module: An ``Embedder``, or a ``Head``.
+        lr: Learning rate.
+        backbone_lr: Factor of ``lr`` for the backbone.
+        pooling_lr: Factor of ``lr`` for the pooling.
+        weight_decay: For the parameters that have any.
+
+    Returns:
+        Groups {"name", "params", "lr", "weight_decay"} in a fixed order, without empty ones.
+
+    Raises:
+        ValueError: If nothing trains, or a rate is out of bounds.
     """
     check_range("lr", lr, 0, None)
     check_range("backbone_lr", backbone_lr, 0, None)
     check_range("pooling_lr", pooling_lr, 0, None)
     if weight_decay:
         check_range("weight_decay", weight_decay, 0, None)
-    norms = {id(p) for child in module.modules() if isinstance(child, _NORMS) for p in child.parameters(recurse=False)}
-    factors = {"backbone": backbone_lr, "pooling": pooling_lr, "head": 1.0}
-    groups: dict[tuple[str, bool], dict[str, Any]] = {
-        (part, decayed): {
-            "name": part if decayed else f"{part}, not decayed",
-            "params": [],
-            "lr": lr * factor,
-            "weight_decay": weight_decay if decayed else 0.0,
-        }
-        for part, factor in factors.items()
-        for decayed in (True, False)
-    }
+    groups: dict[tuple[str, bool], dict[str, Any]] = {}
+    for section, factor in (("backbone", backbone_lr), ("pooling", pooling_lr), ("head", 1.0)):
+        decayed = {"name": section, "params": [], "lr": lr * factor, "weight_decay": weight_decay}
+        groups[section, True] = decayed
+        groups[section, False] = {**decayed, "name": f"{section}, not decayed", "params": [], "weight_decay": 0.0}
+    norm_parameters: set[int] = set()
+    for child in module.modules():
+        if isinstance(child, _NORMS):
+            norm_parameters.update(map(id, child.parameters(recurse=False)))
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            groups[_part(name), parameter.dim() > 1 and id(parameter) not in norms]["params"].append(parameter)
-    chosen = [group for group in groups.values() if group["params"]]
-    if not chosen:
+            decays = parameter.dim() > 1 and id(parameter) not in norm_parameters
+            groups[_section(name), decays]["params"].append(parameter)
+    filled = [group for group in groups.values() if group["params"]]
+    if not filled:
         raise ValueError("nothing trains: every parameter is frozen")
-    return chosen
+    return filled
 
 
-def _part(name: str) -> str:
+def _section(name: str) -> str:
     if name.startswith("backbone."):
         return "backbone"
     return "pooling" if name.removeprefix("head.").startswith("pooling.") else "head"
 
 
 def _stay_in_eval(norm: nn.Module, _: Any) -> None:
-    """A hook, not a method put over ``train``: it is copied, pickled and wrapped along with the module."""
+    """A hook, not a replacement of ``train``: it is copied, pickled and wrapped along with the module."""
     if norm.training:
         norm.training = False

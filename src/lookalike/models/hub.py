@@ -1,12 +1,14 @@
-"""Models on the Hugging Face hub: ``lookalike.load("hf:owner/name")``, or ``"hf:owner/name@revision"``.
+"""Download of models from the Hugging Face hub: ``lookalike.load("hf:owner/name")`` or ``"hf:owner/name@revision"``.
 
-Only the files of a model folder are fetched, into the hub's cache, and none of them is a pickle. What is in the cache
-is used when there is no connection. ``HF_ENDPOINT`` names another hub.
+Only the files of a model folder are downloaded, into the hub's cache; none of them is a pickle. Without a connection
+the cache is used. ``HF_ENDPOINT`` names another hub.
 """
 
 import os
 import re
 from pathlib import Path
+
+from lookalike.models.weight_files import first_line
 
 PREFIX = "hf:"
 FILES = ["model.json", "model.safetensors", "README.md"]
@@ -14,13 +16,25 @@ _ADDRESS = re.compile(r"hf:(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
 
 def is_address(model: str | Path) -> bool:
+    """Whether ``model`` names a model on the hub, not a folder."""
     return str(model).startswith(PREFIX)
 
 
 def fetch(address: str) -> Path:
-    """The folder with the files of the model at that address."""
-    found = _ADDRESS.fullmatch(address)
-    if found is None:
+    """Download a model.
+
+    Args:
+        address: "hf:owner/name" or "hf:owner/name@revision".
+
+    Returns:
+        The folder with its files, in the hub's cache.
+
+    Raises:
+        ValueError: If the address is wrong, the model is not there, or ``huggingface_hub`` is not installed.
+        OSError: If the model is not in the cache and the hub cannot be reached.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
         raise ValueError(f"a model on the hub is called hf:owner/name or hf:owner/name@revision, got {address!r}")
     try:
         from huggingface_hub import snapshot_download
@@ -35,8 +49,8 @@ def fetch(address: str) -> Path:
 
     try:
         folder = snapshot_download(
-            found["name"],
-            revision=found["revision"],
+            match["name"],
+            revision=match["revision"],
             allow_patterns=FILES,
             endpoint=os.environ.get("HF_ENDPOINT"),
         )
@@ -45,10 +59,9 @@ def fetch(address: str) -> Path:
     except RepositoryNotFoundError:
         raise ValueError(f"{address} is not on the hub, or is private: hf auth login") from None
     except RevisionNotFoundError:
-        raise ValueError(f"{found['name']} has no revision {found['revision']!r} on the hub") from None
+        raise ValueError(f"{match['name']} has no revision {match['revision']!r} on the hub") from None
     except LocalEntryNotFoundError:
         raise OSError(f"{address} is not in the cache, and the hub cannot be reached: is there a connection?") from None
-    except Exception as error:  # of the connection, of whatever lies between
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise OSError(f"{address} could not be fetched: {reason}") from error
+    except Exception as error:  # of the connection or of a proxy
+        raise OSError(f"{address} could not be downloaded: {first_line(error)}") from error
     return Path(str(folder))

@@ -1,15 +1,17 @@
-"""What a backbone wants: how the pixels of a picture become the numbers it was trained on.
+"""The input of a backbone: how the pixels of a picture become the numbers it was trained on.
 
-    numbers = (pixels - mean) / std,    pixels: RGB in 0..1, or BGR in 0..255 for networks that came from Caffe
+    numbers = (pixels - mean) / std,    pixels: RGB in 0..1, or BGR in 0..255 for networks from Caffe
 
 For evaluation the shorter side is resized to ``resize``, then the middle ``size`` x ``size`` is cut out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from math import inf
 from typing import Any, Literal
 
-from lookalike._util.checks import check_count, check_range
+from lookalike._util.checks import check_count
+from lookalike._util.settings import check_settings, setting
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -17,7 +19,15 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class InputSpec:
-    """How pictures are brought to a backbone.
+    """How pictures are prepared for a backbone.
+
+    Args:
+        size: Side of the square input, in pixels.
+        mean: One number for each channel, in the order and range of the pixels.
+        std: Likewise.
+        bgr255: Pixels are BGR in 0..255 instead of RGB in 0..1.
+        interpolation: How pictures are resized, "bilinear" or "bicubic".
+        resize: Shorter side before the centre crop; None: 256 for every 227 of ``size``.
 
     >>> InputSpec(size=227).resize_to
     256
@@ -25,29 +35,22 @@ class InputSpec:
     (104.0, 117.0, 128.0)
     """
 
-    size: int = 224  # side of the square that goes in, in pixels
-    mean: tuple[float, ...] = IMAGENET_MEAN  # one for each channel, in the order and range of the pixels
-    std: tuple[float, ...] = IMAGENET_STD
-    bgr255: bool = False  # pixels are BGR in 0..255, not RGB in 0..1
-    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
-    resize: int | None = None  # shorter side before the centre crop; None: 256 for every 227 of the size
+    size: int = setting(224, "side of the square input, in pixels", least=1)
+    mean: tuple[float, float, float] = setting(IMAGENET_MEAN, "subtracted from each channel", above=-inf)
+    std: tuple[float, float, float] = setting(IMAGENET_STD, "each channel is divided by it", above=0)
+    bgr255: bool = setting(False, "pixels are BGR in 0..255, not RGB in 0..1")
+    interpolation: Literal["bilinear", "bicubic"] = setting("bilinear", "how pictures are resized")
+    resize: int | None = setting(None, "shorter side before the centre crop; null: 256 for every 227 of the size")
 
     def __post_init__(self) -> None:
-        check_count("size", self.size)
         for name in ("mean", "std"):
             values = getattr(self, name)
-            if isinstance(values, str) or not hasattr(values, "__iter__"):
+            if isinstance(values, str) or not isinstance(values, Iterable):
                 raise TypeError(f"{name} must be three numbers, got {values!r}")
-            values = tuple(values)
-            if len(values) != 3:
-                raise ValueError(f"{name} must be three numbers, one for each channel, got {values}")
-            for value in values:
-                check_range(f"every {name}", value, 0 if name == "std" else -float("inf"), None)
-            object.__setattr__(self, name, tuple(float(value) for value in values))
-        if not isinstance(self.bgr255, bool):
-            raise TypeError(f"bgr255 must be True or False, got {self.bgr255!r}")
-        if self.interpolation not in ("bilinear", "bicubic"):
-            raise ValueError(f"interpolation must be 'bilinear' or 'bicubic', got {self.interpolation!r}")
+            object.__setattr__(self, name, tuple(values))
+        check_settings(self)
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
         if self.resize is not None:
             check_count("resize", self.resize, least=self.size)
 
@@ -57,7 +60,7 @@ class InputSpec:
         return round(self.size * 256 / 227) if self.resize is None else self.resize
 
     def resized(self, size: int) -> "InputSpec":
-        """The same for another side, with the centre crop in proportion.
+        """The same for another ``size``, with ``resize`` in proportion.
 
         >>> InputSpec(size=224, resize=256).resized(112).resize_to
         128
@@ -66,14 +69,19 @@ class InputSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return asdict(self) | {"mean": list(self.mean), "std": list(self.std)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "InputSpec":
-        """The reverse of ``to_dict``; unknown names are an error."""
+        """Build the spec from the result of ``to_dict``.
+
+        Raises:
+            TypeError: If a value has the wrong type.
+            ValueError: If a name is unknown or a value is out of bounds.
+        """
         if not isinstance(values, Mapping):
             raise TypeError(f"an input spec must be a mapping, got {type(values).__name__}")
-        unknown = sorted(set(values) - {field.name for field in fields(cls)})
+        unknown = sorted(set(values).difference(field.name for field in fields(cls)))
         if unknown:
             raise ValueError(f"an input spec has no {', '.join(unknown)}")
         return cls(**values)

