@@ -27,10 +27,14 @@ TRAINING = [
     "2",
 ]
 TRAINING += ["--batch-size", "8", "--per-class", "2", "--evaluate-every", "2", "--workers", "0", "--device", "cpu"]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def page_id(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_python_in_the_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, class_folders: Path
 ) -> None:
@@ -46,23 +50,23 @@ def test_python_in_the_page_runs(
         assert scope["vectors"].shape == (8, 128)  # type: ignore[attr-defined]
         assert scope["heat"].shape == (8, 7, 7)  # type: ignore[attr-defined]
         assert scope["share"].shape == (8, 64)  # type: ignore[attr-defined]
-    if page.name == "objectives_in_your_loop.md":
+    if page.name == "use-one-part.md":
         assert scope["problems"].number > 1  # type: ignore[attr-defined]  # proxies were chosen anew
         assert scope["parts"]["memory"] > 0  # type: ignore[index]  # the memory joined in
         assert len(scope["trained"]) == 3  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_links_and_pictures_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).is_file(), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_options_in_the_page_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for line in re.findall(r"(lookalike(?:\.app)? \w+ [^\n`#]*--[^\n`#]*)", page.read_text()):
-        command, *words = line.removeprefix("lookalike").removeprefix(".app").split()
+    for line in re.findall(r"(lookalike \w+ [^\n`#]*--[^\n`#]*)", page.read_text()):
+        command, *words = line.removeprefix("lookalike").split()
         main([command, "--help"])
         known = set(re.findall(r"--[\w-]+", capsys.readouterr().out))
         for word in words:
@@ -85,3 +89,11 @@ print(*({name.split(".")[0] for name in sys.modules} - before))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["lookalike"]
+
+
+def test_the_documentation_builds(tmp_path: Path) -> None:
+    """``--strict``: a broken link, an unknown API name or a page outside the navigation is an error."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "GeneralizedSumPool" in (tmp_path / "site" / "reference" / "pooling" / "index.html").read_text()

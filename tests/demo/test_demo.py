@@ -98,7 +98,7 @@ def test_the_verdict_says_what_was_measured_and_no_more(story: demo_page.Story) 
     assert demo_page._verdict(story) == (
         "GSP is 10.0 points of MAP@R ahead of average pooling; that is 25% of the way to the oracle, which pools only "
         "the true cell because it is told where it is. A plain learnt attention is 20.0 points ahead of GSP here. All "
-        "of this is after 120 steps of training; docs/results.md tells of other runs."
+        "of this is after 120 steps of training; docs/results has other runs."
     )
 
 

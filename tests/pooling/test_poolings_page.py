@@ -1,4 +1,4 @@
-"""docs/poolings.md says of every pooling what the code says."""
+"""docs/concepts/poolings.md says of every pooling what the code says."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ from lookalike import pooling as poolings
 from lookalike.models import Head
 from lookalike.pooling import Pooling
 
-PAGE = (Path(__file__).parents[2] / "docs" / "poolings.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "concepts" / "poolings.md").read_text()
 CHANNELS, DIM = 2048, 128
 Row = dict[str, str]
 

@@ -216,7 +216,7 @@ def _verdict(story: Story) -> str:
     text += ". "
     other = 100 * (attention.mean("MAP@R") - gsp.mean("MAP@R"))
     text += f"A plain learnt attention is {abs(other):.1f} points {'ahead of' if other > 0 else 'behind'} GSP here. "
-    return text + f"All of this is after {story.budget.steps} steps of training; docs/results.md tells of other runs."
+    return text + f"All of this is after {story.budget.steps} steps of training; docs/results has other runs."
 
 
 def _what_was_run(story: Story) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def _what_was_run(story: Story) -> dict[str, Any]:
         "rate by",
         "GSP": _gsp_settings(),
         "how these were chosen": "in earlier runs of this race, with figures of held-out and of test classes in view "
-        "(docs/results.md), so GSP's figures here may flatter it",
+        "(docs/results), so GSP's figures here may flatter it",
         "training": f"{budget.steps} steps of {budget.classes} letters with {budget.per_class} pictures each, Adam, "
         f"contrastive loss (C2)",
         "rates tried": ", ".join(f"{rate:g}" for rate in budget.rates),

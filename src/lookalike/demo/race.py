@@ -51,7 +51,7 @@ class Contestant:
     is_told: bool = False  # which cell shows the letter
 
 
-# How these were chosen stands in docs/results.md. Features are short beside the radius: their length counts, too.
+# How these were chosen stands in docs/results/index.md. Features are short beside the radius: their length counts, too.
 GSP = {"num_prototypes": 8, "keep": 0.05, "sharpness": 40.0, "radius": 20.0}
 GSP |= {"learn_keep": True, "learn_sharpness": True}
 LEARNT_SHARE = Contestant("GSP", "gsp", GSP, pooling_rate=10)
