@@ -15,7 +15,7 @@ from PIL import Image
 from lookalike.cli import COMMANDS, main
 from lookalike.cli.evaluate import EvaluateSettings, _backbone_hint
 from lookalike.data.names import from_text
-from lookalike.training.run_folder import RunFolder
+from lookalike.training.checkpoint import RunFolder
 
 QUICK = [
     *("--backbone", "resnet20", "--dim", "16", "--pooling-settings", "{num_prototypes: 8, memory: 64}"),
@@ -52,7 +52,7 @@ def test_train_says_what_came_of_it(class_folders: Path, tmp_path: Path, capsys:
     assert f"next: lookalike evaluate '{out}'" in said.out
     assert "holding out 16 of 2" in said.err
     assert main(["train", str(class_folders), "--out", str(out), *QUICK]) == 2
-    assert "--resume goes on with it" in capsys.readouterr().err
+    assert "--resume continues it" in capsys.readouterr().err
     assert main(["train", "--out", str(out), "--resume", "--steps", "6", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 6
 
@@ -249,7 +249,7 @@ def test_bad_usage_gets_one_clear_line(
             ["--backbone", "vit_tiny_patch16_224", "--weights", "none", "--size", "60"],
             "does not take pictures of 60 pixels",
         ),
-        (["--size", "2"], "twice as many would still be one place"),
+        (["--size", "2"], "even twice the size gives a single position"),
         (["--device", "nonsense"], "nonsense"),
         (["--out", "FILE/run"], "FILE is not a folder"),
     ],
@@ -413,7 +413,7 @@ def test_one_picture_of_each_class(
     assert not Path("run").exists()
     words = ["--loss", "proxy-anchor", "--per-class", "1", "--steps", "1"]
     assert main(["train", "list.csv", "--out", "run", *QUICK, *words]) == 0
-    assert "every training class has a single picture: proxy-anchor can only" in capsys.readouterr().err
+    assert "every training class has a single picture: proxy-anchor only learns" in capsys.readouterr().err
 
 
 def test_hidden_folders_are_mentioned(

@@ -14,7 +14,7 @@ from lookalike.data.reading import read_picture
 from lookalike.export import quantise_weights
 from lookalike.inference.preprocess import Preprocess
 from lookalike.models import Embedder, save_model
-from lookalike.training.evaluation import measure
+from lookalike.training.evaluate import measure
 
 
 @pytest.fixture(scope="module")

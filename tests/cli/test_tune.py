@@ -86,7 +86,7 @@ def test_killed_and_resumed_by_another_worker_it_comes_to_the_same(
     for name in ("params", "value", "curve", "steps", "state"):
         assert [each[name] for each in resumed["trials"]] == [each[name] for each in whole["trials"]], name
     log = (broken / "trials" / "0000" / "log.txt").read_text()
-    assert "going on after step" in log
+    assert "continuing after step" in log
     assert log.count("step      0") == 1, "the second worker was to go on, not to begin anew"
 
 

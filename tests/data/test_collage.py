@@ -12,8 +12,8 @@ from PIL import Image
 from lookalike import data
 from lookalike.data.collage import BACKGROUND, BLANK, FOREGROUND, SUPER_CLASSES, CollageReader, collage, sub_classes
 from lookalike.data.pictures import BrokenData, Pictures
-from lookalike.training.prepare import divide
 from lookalike.training.settings import Settings
+from lookalike.training.split import divide
 
 # The super-class of each class, both counted in alphabetical order, as the files of CIFAR-100 number them.
 OFFICIAL = (

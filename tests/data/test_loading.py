@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lookalike.data.loading import TrainingSet, training_loader
 from lookalike.data.pictures import Pictures, UnreadablePicture
-from lookalike.data.sampler import Draw
+from lookalike.data.sampler import ClassBatches, Draw
 from lookalike.data.transforms import training_transform
 from lookalike.models.input_spec import InputSpec
 
@@ -63,27 +63,30 @@ def test_augmentation_depends_on_the_draw_and_the_seed_alone() -> None:
     assert not torch.equal(TrainingSet(noise(), transform, seed=2)[Draw(5, 2, 0)][0], first)
 
 
+def batches(pictures: Pictures, batch_size: int = 8, per_class: int = 2, **settings: int) -> ClassBatches:
+    return ClassBatches(pictures.labels, batch_size, per_class, **settings)
+
+
 def test_the_random_state_of_the_process_is_left_alone() -> None:
     before = random_state()
     for workers in (0, 1):
-        next(iter(training_loader(noise(), SPEC, 8, 2, workers=workers)))
+        next(iter(training_loader(noise(), SPEC, batches(noise()), workers=workers)))
     after = random_state()
     assert torch.equal(before[0], after[0])
     assert before[1] == after[1]
 
 
 def test_workers_ranks_and_restarts_do_not_change_a_tensor() -> None:
-    settings = {"crop": "area", "seed": 5}
-    whole = list(islice(training_loader(noise(), SPEC, 8, 2, workers=0, **settings), 5))  # type: ignore[arg-type]
+    whole = list(islice(training_loader(noise(), SPEC, batches(noise(), seed=5), workers=0), 5))
     assert [part.shape for part in whole[0]] == [(8, 3, 16, 16), (8,), (8,)]
     assert whole[0][1].dtype == whole[0][2].dtype == torch.int64
     assert torch.equal(whole[0][1], whole[0][2] % 4)
     for workers in (1, 2):
-        resumed = training_loader(noise(), SPEC, 8, 2, workers=workers, start=2, **settings)  # type: ignore[arg-type]
+        resumed = training_loader(noise(), SPEC, batches(noise(), seed=5, start=2), workers=workers)
         for expected, got in zip(whole[2:], islice(resumed, 3), strict=True):
             assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
     ranks = [
-        next(iter(training_loader(noise(), SPEC, 8, 2, workers=0, rank=rank, world_size=2, **settings)))  # type: ignore[arg-type]
+        next(iter(training_loader(noise(), SPEC, batches(noise(), seed=5, rank=rank, world_size=2), workers=0)))
         for rank in (0, 1)
     ]
     for part in range(3):
@@ -94,7 +97,7 @@ def test_workers_ranks_and_restarts_do_not_change_a_tensor() -> None:
 def test_a_picture_that_goes_away_is_named_in_one_line(workers: int, tmp_path: Path) -> None:
     missing = tmp_path / "gone"
     pictures = noise(missing=missing)
-    training = iter(training_loader(pictures, SPEC, 24, 6, workers=workers))
+    training = iter(training_loader(pictures, SPEC, batches(pictures, 24, 6), workers=workers))
     next(training)
     missing.touch()
     with pytest.raises(UnreadablePicture) as caught:
@@ -107,8 +110,8 @@ def test_a_picture_that_goes_away_is_named_in_one_line(workers: int, tmp_path: P
 
 def test_errors() -> None:
     with pytest.raises(ValueError, match=r"^workers must be at least 0, got -1$"):
-        training_loader(noise(), SPEC, 8, 2, workers=-1)
+        training_loader(noise(), SPEC, batches(noise()), workers=-1)
     with pytest.raises(ValueError, match=r"^seed must be at least 0, got -1$"):
         TrainingSet(noise(), training_transform(SPEC), seed=-1)
     with pytest.raises(ValueError, match="needs 8 classes, got 4"):
-        training_loader(noise(), SPEC, 32, 4)
+        batches(noise(), 32, 4)

@@ -135,7 +135,7 @@ def test_killed_and_resumed_it_comes_to_the_same(tmp_path: Path, capsys: pytest.
     assert results(broken)["c2 + average 0 0"]["test"] == results(whole)["c2 + average 0 0"]["test"]
     log = next(broken.rglob("log.txt")).read_text()
     assert log.count("step      0") == 1, "the second worker was to go on, not to begin anew"
-    assert "going on after step" in log
+    assert "continuing after step" in log
 
 
 def test_who_is_waited_for_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

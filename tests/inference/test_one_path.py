@@ -155,7 +155,7 @@ def test_the_feature_cache_up_to_half_precision(
     cache = FeatureCache(tmp_path, model.embedder.backbone, model.spec)
     cache.fill(cache.missing([(table, 1)]), workers=0, tick=lambda _: None)
     cache.store.refresh()
-    cached = cache.read(cache.places(table))
+    cached = cache.read(cache.rows(table))
     with torch.inference_mode():
         for features, file, vector in zip(cached, files, expected, strict=True):
             inputs = model.preprocess.inputs(model.preprocess.read_crop(file)[None])

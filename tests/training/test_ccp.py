@@ -32,7 +32,7 @@ def test_algorithm_2_by_plain_loops() -> None:
     running = problems()
     running.begin()
     first = running.objective.proxies.detach().clone().reshape(CLASSES, 2, DIM)
-    running._open(first)
+    running._open_next(first)
     pool = running._draw_pool(2)
     for c in range(CLASSES):
         candidates = [VECTORS[place] for place in pool[c]]
@@ -273,7 +273,7 @@ def test_the_seeds_after_a_problem_of_samples_are_their_vectors_at_its_best() ->
     scale = 7.0
     seen: list[torch.Tensor] = []
     places = running.objective.places.clone()
-    running._open = lambda seeds: seen.append(seeds) or (1.0, 1.0)  # type: ignore[method-assign, func-returns-value]
+    running._open_next = lambda seeds: seen.append(seeds) or (1.0, 1.0)  # type: ignore[method-assign, func-returns-value]
     running.report(0.4)
     torch.testing.assert_close(seen[0], 3.0 * VECTORS[places])
 

@@ -42,7 +42,7 @@ def write(into: FeatureStore, *numbers: int) -> None:
 
 
 def assert_holds(read: FeatureStore, *numbers: int) -> None:
-    places = read.places([key(n) for n in numbers])
+    places = read.find([key(n) for n in numbers])
     assert np.array_equal(read.read(places), np.stack([row(n) for n in numbers]))
 
 
@@ -57,14 +57,14 @@ def test_rows_come_back_in_the_order_asked_for(tmp_path: Path) -> None:
     for there in (store(tmp_path), first):
         there.refresh()
         assert_holds(there, 3, 0, 2, 2, 1)
-    assert first.read(first.places([])).shape == (0, *SHAPE)
+    assert first.read(first.find([])).shape == (0, *SHAPE)
     about = json.loads((first.folder / "about.json").read_text())
     assert about == {"weights": "w", "shape": [3, 4]}
 
 
 def test_an_unknown_key_has_no_place(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
-        store(tmp_path).places([key(0)])
+        store(tmp_path).find([key(0)])
 
 
 @pytest.mark.parametrize("torn", ["rows", "keys"])

@@ -50,11 +50,11 @@ def fill(cached: FeatureCache, pictures: Pictures, views: int = 1, workers: int 
     cached.fill(missing, workers=workers, tick=done.append)
     assert sum(done) == len(missing)
     cached.store.refresh()
-    return [(view.pictures.names[view.place], view.number) for view in missing]
+    return [(view.pictures.names[view.position], view.number) for view in missing]
 
 
 def rows(cached: FeatureCache, pictures: Pictures, view: int = 0) -> torch.Tensor:
-    return cached.read(cached.places(pictures, view))
+    return cached.read(cached.rows(pictures, view))
 
 
 def repaint(file: Path, value: int) -> None:

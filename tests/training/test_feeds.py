@@ -14,10 +14,8 @@ from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
 from lookalike.inference.preprocess import Preprocess
 from lookalike.models import Backbone, create_backbone
-from lookalike.training import feeds
-from lookalike.training.evaluation import join_shares
-from lookalike.training.features import FeatureCache
-from lookalike.training.feeds import FeatureFeed, Feed, PictureFeed
+from lookalike.training import features as module
+from lookalike.training.features import FeatureCache, FeatureFeed, Feed, PictureFeed, join_shares
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +40,7 @@ def cache(pictures: Pictures, backbone: Backbone, tmp_path_factory: pytest.TempP
 @pytest.fixture(scope="module")
 def every_view(cache: FeatureCache, pictures: Pictures) -> Tensor:
     """(views, n, N, C)"""
-    return torch.stack([cache.read(cache.places(pictures, view)) for view in range(3)])
+    return torch.stack([cache.read(cache.rows(pictures, view)) for view in range(3)])
 
 
 def batches(pictures: Pictures, rank: int = 0, world_size: int = 1) -> ClassBatches:
@@ -73,7 +71,7 @@ def test_features_are_the_backbones_of_the_very_pictures(
 
 def test_views_take_turns(cache: FeatureCache, pictures: Pictures, every_view: Tensor) -> None:
     feed = features(cache, pictures, views=3)
-    steps = feed.batches.steps_per_epoch()
+    steps = feed.sampler.steps_per_epoch()
     seen: dict[int, list[int]] = {}
     for (inputs, _, _), draws in zip(islice(feed.training(0), 3 * steps), batches(pictures), strict=False):
         for got, draw in zip(inputs, draws, strict=True):
@@ -87,7 +85,7 @@ def test_views_take_turns(cache: FeatureCache, pictures: Pictures, every_view: T
 @pytest.mark.parametrize("kind", ["features", "images"])
 def test_a_feed_goes_on_from_any_step(kind: str, cache: FeatureCache, pictures: Pictures, backbone: Backbone) -> None:
     make: Callable[[], Feed] = lambda: features(cache, pictures) if kind == "features" else images(backbone, pictures)  # noqa: E731
-    steps = make().batches.steps_per_epoch()
+    steps = make().sampler.steps_per_epoch()
     whole = list(islice(make().training(0), steps + 3))
     for start in (1, steps - 1, steps, steps + 1):
         tail = list(islice(make().training(start), 2))
@@ -123,7 +121,7 @@ def test_evaluation_shares_come_together_in_order(
     backbone: Backbone,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(feeds, "EVALUATION_BATCH", 5)
+    monkeypatch.setattr(module, "EVALUATION_BATCH", 5)
     some = pictures.take(np.random.default_rng(count).permutation(len(pictures))[:count])
     feed: Feed = features(cache, pictures) if kind == "features" else images(backbone, pictures)
     whole = torch.cat(list(feed.evaluation(some))).flatten(1)
@@ -136,5 +134,5 @@ def test_evaluation_shares_come_together_in_order(
         transform = Preprocess(backbone.spec)
         assert torch.equal(whole[-1], transform(some.image(count - 1)).flatten())
     else:
-        expected = cache.read(cache.places(some)).flatten(1)
+        expected = cache.read(cache.rows(some)).flatten(1)
         assert torch.equal(whole, expected)

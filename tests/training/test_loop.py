@@ -17,8 +17,8 @@ import lookalike
 from lookalike.cli import main
 from lookalike.objectives import Loss
 from lookalike.training import RunFailed, Settings, Stopped, ccp, train
+from lookalike.training.checkpoint import RunFolder
 from lookalike.training.loop import Stepper
-from lookalike.training.run_folder import RunFolder
 
 
 def settings(data: Path, out: Path, **changes: object) -> Settings:
@@ -264,7 +264,7 @@ def test_a_new_run_never_writes_into_what_is_there(class_folders: Path, tmp_path
         ({"memory": 3, "loss": "proxy-anchor"}, "--memory needs a loss on pairs"),
         ({"memory": 3}, "it would never be used"),
         ({"ccp": True, "memory": 3, "memory_start": 1}, "choose one of them"),
-        ({"ccp": True, "validation": 0.0}, "nothing is: see --validation"),
+        ({"ccp": True, "validation": 0.0}, "there are none: see --validation"),
         ({"ccp": True, "loss": "soft-triple"}, "--ccp needs a loss on pairs"),
         ({"centres": 0.1, "centres_settings": {"preset": "mhe1"}}, "did you mean 'mhe-1'"),
         ({"centres": 0.1, "centres_settings": {"preset": "r1", "knob": 1}}, "r1 has no setting 'knob'"),
@@ -306,7 +306,7 @@ def test_a_folder_that_vanishes_is_named_and_the_state_is_whole(
         return step(self, number)
 
     monkeypatch.setattr(Stepper, "step", vanishing)
-    with pytest.raises(RunFailed, match=r"\d\.png.*\n.*the last saved state is whole"):
+    with pytest.raises(RunFailed, match=r"\d\.png.*\n.*the last saved state is complete"):
         train(settings(pictures, out))
     monkeypatch.setattr(Stepper, "step", step)
     shutil.move(tmp_path / "elsewhere", pictures)
@@ -330,7 +330,7 @@ def test_a_disk_that_fills_up_leaves_the_last_good_state(
 
     monkeypatch.setattr(Stepper, "step", filling)
     try:
-        with pytest.raises(RunFailed, match="the last saved state is whole"):
+        with pytest.raises(RunFailed, match="the last saved state is complete"):
             train(settings(class_folders, out))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -348,7 +348,7 @@ def test_other_settings_or_other_data_do_not_resume(class_folders: Path, tmp_pat
     with pytest.raises(ValueError, match="changed are seed: 0 -> 1"):
         train(settings(pictures, out, resume=True, seed=1))
     (pictures / "class0" / "0.png").unlink()
-    with pytest.raises(ValueError, match="is not what it was when the run"):
+    with pytest.raises(ValueError, match="has changed since the run"):
         train(settings(pictures, out, resume=True, steps=8))
 
 

@@ -17,8 +17,8 @@ from lookalike.cli.loading import load_model
 from lookalike.cli.output import unreadable_lines
 from lookalike.data.pictures import BrokenData, Pictures
 from lookalike.data.splits import lacking_role, measurable_classes
-from lookalike.training.evaluation import as_lines, measure
-from lookalike.training.run_folder import RunFolder
+from lookalike.training.checkpoint import RunFolder
+from lookalike.training.evaluate import as_lines, measure
 
 DESCRIPTION = """Measure a model on labelled pictures: exact P@1, P@R, MAP@R and R@K. Every picture is compared with all
 others, or the queries with the gallery if the data have these roles. A query without another picture of its class is

@@ -17,7 +17,7 @@ from lookalike.cli.evaluate import require_measurable
 from lookalike.cli.interrupt import exit_on_interrupt
 from lookalike.cli.output import print_status, require_new_file
 from lookalike.data.pictures import Pictures
-from lookalike.training.evaluation import measure
+from lookalike.training.evaluate import measure
 
 DESCRIPTION = """Write a trained model for other programs. onnx: one file with backbone and pooling, for onnxruntime and
 others. torch: a .pt2 file of torch.export. folder: model.json, model.safetensors and a model card; lookalike.load reads

@@ -9,7 +9,7 @@ from typing import Any
 from lookalike.cli.argument_errors import option_name
 from lookalike.cli.arguments import JSON, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
-from lookalike.training.run_folder import RunFolder, to_yaml
+from lookalike.training.checkpoint import RunFolder, to_yaml
 from lookalike.training.settings import Settings
 
 DESCRIPTION = """Learn an embedding in which pictures of the same class are close together. DATA is a folder of class

@@ -71,25 +71,26 @@ class PictureLoader(DataLoader[Any]):
 def training_loader(
     pictures: Pictures,
     spec: InputSpec,
-    batch_size: int,
-    per_class: int = 4,
+    sampler: ClassBatches,
     *,
     crop: Crop = "area",
     flip: bool = True,
-    seed: int = 0,
     workers: int | None = None,
-    rank: int = 0,
-    world_size: int = 1,
-    start: int = 0,
 ) -> PictureLoader:
-    """Endless batches (images, labels, indices) with ``per_class`` pictures of a class, from global step ``start`` on.
+    """Load the endless batches of a sampler, augmented.
 
-    ``batch_size`` counts over all ranks. ``workers``: processes that read pictures; None chooses by the machine.
+    Args:
+        pictures: Training pictures; the sampler has their labels.
+        spec: Input of the backbone.
+        sampler: Chooses the pictures of every batch; its seed is also that of the augmentation.
+        crop: Kind of random crop.
+        flip: Whether half of the pictures are mirrored.
+        workers: Processes that read pictures; None chooses by the machine.
+
+    Returns:
+        Batches (images, labels, indices).
     """
-    sampler = ClassBatches(
-        pictures.labels, batch_size, per_class, seed=seed, rank=rank, world_size=world_size, start=start
-    )
-    dataset = TrainingSet(pictures, training_transform(spec, crop=crop, flip=flip), seed)
+    dataset = TrainingSet(pictures, training_transform(spec, crop=crop, flip=flip), sampler.seed)
     return PictureLoader(dataset, batch_sampler=sampler, **loader_settings(workers))
 
 

@@ -37,10 +37,10 @@ from lookalike.data.pictures import Pictures
 from lookalike.experiments.choices import Choice
 from lookalike.experiments.results import RESULTS_VERSION
 from lookalike.inference.model import TrainedModel, embed_batches
-from lookalike.training.evaluation import measure
+from lookalike.training.checkpoint import RunFolder
+from lookalike.training.evaluate import measure
 from lookalike.training.features import FeatureCache, default_folder
 from lookalike.training.run import train
-from lookalike.training.run_folder import RunFolder
 from lookalike.training.settings import FREE_ON_RESUME, Settings
 
 # Settings that do not change the result: paths and hardware. Steps and patience do belong to the key.
@@ -192,7 +192,7 @@ def test_vectors(model: TrainedModel, settings: Settings, test: Pictures) -> NDA
     cache = FeatureCache(settings.cache or default_folder(), backbone, model.spec)
     cache.fill(cache.missing([(test, 1)]), workers=settings.workers, tick=lambda _: None)
     cache.store.refresh()
-    positions = cache.places(test)
+    positions = cache.rows(test)
     batches = np.array_split(positions, -(-len(positions) // HEAD_BATCH))
     vectors: Tensor = embed_batches(map(cache.read, batches), head, device=model.device, tick=lambda _: None)
     return vectors.numpy()

@@ -11,7 +11,7 @@ from lookalike._util.progress import for_people
 from lookalike.data.files import counted
 from lookalike.data.pictures import Pictures
 from lookalike.experiments.cells import Cell
-from lookalike.training.assembly import create_embedder
+from lookalike.training.model import create_embedder
 from lookalike.training.settings import Settings
 
 STEPS = 3

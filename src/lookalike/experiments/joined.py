@@ -24,7 +24,7 @@ from lookalike._util.hashing import digest
 from lookalike.experiments.cells import test_labels_file
 from lookalike.experiments.results import CellResult
 from lookalike.experiments.rows import Row, Summary
-from lookalike.training.evaluation import measure
+from lookalike.training.evaluate import measure
 
 MOST = 81  # combinations that are measured: all of 3 repeats in 4 folds
 SAVE_EVERY = 10.0  # seconds

@@ -13,7 +13,7 @@ from lookalike.experiments.cells import Cell
 from lookalike.experiments.choices import Choice, parse_choices, split_top_level
 from lookalike.experiments.protocol import METHODS, Protocol, settings_for
 from lookalike.experiments.splits import fingerprint_of, steered_by_test, with_fold, with_test_classes
-from lookalike.training.objective import create_objective
+from lookalike.training.model import create_objective
 from lookalike.training.settings import Settings
 
 ALIASES = {"xbm": "memory", "none": ""}

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from lookalike.data.pictures import Pictures
 from lookalike.data.splits import class_folds
-from lookalike.training.prepare import fingerprint
+from lookalike.training.split import fingerprint
 
 
 def with_test_classes(pictures: Pictures) -> Pictures:

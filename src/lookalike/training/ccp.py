@@ -1,29 +1,31 @@
-"""Chance-constrained programming: proxy problems, one after the other, each near the solution of the one before.
+"""Chance-constrained programming (CCP): a sequence of proxy problems, each near the solution of the one before.
 
-Repeat, until validation is no longer better:
+Repeat, until validation no longer improves:
 
-    proxies <- of a pool of b pictures of each class, the k that lie farthest from the proxies that just converged
+    proxies <- from a pool of b pictures of each class, the k that are farthest from the proxies that just converged
                and from each other (greedy k-centre)
     solve      min over weights and proxies of  loss(proxies, batches) + pull / 2 * || weights - last solution ||^2
-               until ``patience`` evaluations brought nothing better in this problem
+               until ``patience`` evaluations did not improve this problem's metric
 
-The pull is added to the gradients, after clipping and unscaling, so that it is what it says with any optimiser and any
-precision. It is zero in the first problem and acts on the model, not on the proxies. A problem's solution is what it
-had when it was at its best: the next pull and the next k-centre start from there, while the weights go on.
+The pull is added to the gradients after clipping and unscaling, so that it has the same effect with any optimizer and
+precision. It is zero in the first problem and acts on the model, not on the proxies. The solution of a problem is its
+state at its best evaluation: the next pull and the next k-centre start from there, while the weights continue.
 
-In place of proxies there may be samples (``BetweenSamples``): the chosen pictures themselves, which the model sees at
-every step along with the batch. What has converged are then their vectors at the problem's best evaluation, so they
-are embedded once more there.
+Instead of proxies there may be samples (``BetweenSamples``): the chosen pictures themselves, which pass through the
+model at every step together with the batch. Their vectors at the problem's best evaluation are the converged ones, so
+they are embedded once more there.
 
-The choice goes through the classes by the thousand or so: beyond the pool's vectors it takes the same memory whatever
-the number of classes.
+Proxies are chosen for about a thousand classes at a time: memory beyond the vectors of the pool does not depend on the
+number of classes.
 
-Reference: Gürbüz, Can and Alatan, "Deep Metric Learning with Chance Constraints", WACV 2024, Algorithms 1 and 2; the
-sign of the pull is that of equation (3.2.11), which Algorithm 1 prints the other way round.
+Reference: Gürbüz, Can and Alatan, "Deep Metric Learning with Chance Constraints", WACV 2024, Algorithms 1 and 2. The
+sign of the pull follows equation (3.2.11); Algorithm 1 prints the opposite sign.
 """
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from math import isnan
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -33,30 +35,53 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lookalike.geometry import covering_radius, greedy_k_centre
+from lookalike.objectives import BetweenSamples
 from lookalike.objectives.between_proxies import BetweenAnchors, BetweenProxies, Embed
+from lookalike.training.features import share
+from lookalike.training.settings import Settings
+from lookalike.training.setup import Setup
 
 Bar = Callable[[int], AbstractContextManager[Callable[[int], None]]]  # number of classes -> tick(classes done)
-CHUNK = 2**20  # numbers in the pools of the classes that are looked at together
+CHUNK = 2**20  # numbers in the pools of the classes that are processed together
 
 
 class Problem(NamedTuple):
-    """What there is to say about a problem that ended."""
+    """Summary of a problem that ended.
+
+    Attributes:
+        number: Number of the problem, from 1.
+        evaluations: Number of evaluations.
+        best: Best value of the monitored metric.
+        radius_before: Mean over classes of the distance from pictures of the next pool to the nearest proxy.
+        radius_after: The same after the next proxies were added.
+        moved: || solution - last solution || / || last solution ||; NaN for the first problem.
+    """
 
     number: int
     evaluations: int
-    best: float  # the figure it reached
-    radius_before: float  # mean over the classes: how far pictures of the next pool lie from its proxies
-    radius_after: float  # the same once the next proxies joined them
-    moved: float  # || solution - last solution || / || last solution ||
+    best: float
+    radius_before: float
+    radius_after: float
+    moved: float
 
 
 class ProxyProblems:
     """Chooses the proxies, pulls the weights, and decides when a problem is solved.
 
-    model: whose trained weights are pulled.  labels: of the training pictures (n,).  embed: gives their vectors.
-    pool: b.  pull: lambda.  patience: evaluations without a better figure that end a problem.
-    select: "k-centre", or "random": the first of the pool.  alternate: False stays with the first problem for ever.
-    bar: shows how far the choice is. If it raises, or ``embed`` does, nothing has changed.
+    If ``embed`` or ``bar`` raise, nothing has changed.
+
+    Args:
+        model: Module whose trained weights are pulled.
+        objective: Loss whose proxies or samples are chosen.
+        labels: Classes of the training pictures (n,).
+        embed: Embeds training pictures by position.
+        pool: Pictures of each class that proxies are chosen from (b).
+        pull: Strength of the pull (lambda).
+        patience: Evaluations without improvement that end a problem.
+        select: "k-centre", or "random": the first of the pool.
+        alternate: False: stay with the first problem.
+        seed: Seed of the pools.
+        bar: Shows the progress of the choice.
     """
 
     def __init__(
@@ -86,20 +111,21 @@ class ProxyProblems:
         self.evaluations = 0  # in this problem
         self.waited = 0
         self.best: float | None = None
-        self.solution: dict[str, Tensor] = {}  # weights and "proxies" of this problem when it was at its best
+        self.solution: dict[str, Tensor] = {}  # weights and "proxies" at this problem's best evaluation
         self.last: dict[str, Tensor] = {}  # weights that are pulled towards; empty in the first problem
 
     @property
     def begun(self) -> bool:
+        """Whether the first problem was opened."""
         return self.number > 0
 
     def begin(self) -> None:
-        """Proxies for the first problem."""
-        self._open(None)
+        """Choose the proxies of the first problem."""
+        self._open_next(None)
 
     @torch.no_grad()
     def add_pull(self) -> None:
-        """Between the backward pass and the step of the optimiser."""
+        """Add the pull to the gradients, between the backward pass and the optimizer step."""
         if not self.last or not self.pull:
             return
         for name, parameter in self._trained():
@@ -107,87 +133,195 @@ class ProxyProblems:
                 parameter.grad.add_(parameter - self.last[name], alpha=self.pull)
 
     @torch.no_grad()
-    def report(self, figure: float, optimiser: Optimizer | None = None) -> Problem | None:
-        """An evaluation; if it ends the problem, the next one is opened, and what there is to say comes back.
+    def report(self, metric: float, optimizer: Optimizer | None = None) -> Problem | None:
+        """Take note of an evaluation; open the next problem if this one has ended.
 
-        optimiser: the one that has the proxies; new ones owe nothing to the old ones' momentum, which is set to 0.
+        Args:
+            metric: Value of the monitored metric; higher is better.
+            optimizer: Optimizer of the proxies. New proxies start without the momentum of the old ones.
+
+        Returns:
+            Summary of the problem that ended, or None.
         """
         best, solution, waited = self.best, self.solution, self.waited + 1
-        if best is None or figure > best:
+        if best is None or metric > best:
             solution = {name: parameter.detach().clone() for name, parameter in self._trained()}
             solution["proxies"] = self.objective.solution(self.embed)
-            best, waited = figure, 0
+            best, waited = metric, 0
         ended = None
+        evaluations = self.evaluations + 1
         if self.alternate and waited >= self.patience:
-            number, evaluations, moved = self.number, self.evaluations + 1, _moved(self.last, solution)
-            before, after = self._open(solution["proxies"])
-            self.last = {name: value for name, value in solution.items() if name != "proxies"}
+            number, moved = self.number, _relative_change(self.last, solution)
+            before, after = self._open_next(solution["proxies"])
             ended = Problem(number, evaluations, best, before, after, moved)
-            best, solution, waited, self.evaluations = None, {}, 0, -1
-            if optimiser is not None and isinstance(self.objective, BetweenProxies):
-                for value in optimiser.state.get(self.objective.proxies, {}).values():
-                    if isinstance(value, Tensor):
-                        value.zero_()
-        self.best, self.solution, self.waited = best, solution, waited
-        self.evaluations += 1
+            self.last = {name: value for name, value in solution.items() if name != "proxies"}
+            best, solution, waited, evaluations = None, {}, 0, 0
+            if optimizer is not None:
+                self._reset_momentum(optimizer)
+        self.best, self.solution, self.waited, self.evaluations = best, solution, waited, evaluations
         return ended
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the state of the current problem."""
         names = ("number", "evaluations", "waited", "best", "solution", "last")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
         device = self.objective.anchor_labels.device
         for name, value in state.items():
-            tensors = isinstance(value, dict)
-            setattr(self, name, {key: tensor.to(device) for key, tensor in value.items()} if tensors else value)
+            if isinstance(value, dict):
+                value = {key: tensor.to(device) for key, tensor in value.items()}
+            setattr(self, name, value)
 
     @torch.no_grad()
-    def _open(self, converged: Tensor | None) -> tuple[float, float]:
-        """Set the proxies of the next problem; the mean covering radius before and after."""
-        places = self._draw_pool(self.number + 1)
-        points = self.embed(places.reshape(-1)).unflatten(0, places.shape)  # (classes, b, D)
-        seeds = None if converged is None else converged.reshape(len(points), self.objective.per_class, -1)
-        chosen, before, after = self._choose(points, seeds)
+    def _open_next(self, converged: Tensor | None) -> tuple[float, float]:
+        """Set the proxies of the next problem; return the mean covering radius before and after."""
+        positions = self._draw_pool(self.number + 1)
+        points = self.embed(positions.reshape(-1)).unflatten(0, positions.shape)  # (classes, b, D)
+        if converged is not None:
+            converged = converged.reshape(len(points), self.objective.per_class, -1)
+        chosen, before, after = self._choose(points, converged)
         rows = torch.arange(len(points)).unsqueeze(1)
-        self.objective.choose(places[rows.numpy(), chosen.numpy()], points[rows, chosen])
+        self.objective.choose(positions[rows.numpy(), chosen.numpy()], points[rows, chosen])
         self.number += 1
         return before, after
 
-    def _choose(self, points: Tensor, seeds: Tensor | None) -> tuple[Tensor, float, float]:
-        """Which of the points (classes, b, D) of each class, (classes, k); the mean covering radius before and after"""
+    def _choose(self, points: Tensor, converged: Tensor | None) -> tuple[Tensor, float, float]:
+        """Indices (classes, k) into points (classes, b, D), and the mean covering radius before and after."""
         classes, pool, dim = points.shape
         count, device = self.objective.per_class, self.objective.anchor_labels.device
         step = max(1, CHUNK // (pool * dim))
-        chosen, before, after = [], 0.0, 0.0
-        with self.bar(classes) if self.bar is not None else nullcontext(lambda _: None) as tick:
+        chosen, sum_before, sum_after = [], 0.0, 0.0
+        bar = nullcontext(lambda _: None) if self.bar is None else self.bar(classes)
+        with bar as tick:
             for first in range(0, classes, step):
-                part = points[first : first + step].to(device)
-                known = None if seeds is None else seeds[first : first + step].to(part)
+                candidates = points[first : first + step].to(device)
+                old = None
+                if converged is not None:
+                    old = converged[first : first + step].to(candidates)
                 if self.select == "random":
-                    indices = torch.arange(count, device=device).expand(len(part), -1)
+                    indices = torch.arange(count, device=device).expand(len(candidates), -1)
                 else:
-                    indices = greedy_k_centre(part, count, known).indices
-                found = part.gather(1, indices.unsqueeze(-1).expand(-1, -1, dim))
-                covered = covering_radius(part, found if known is None else torch.cat((known, found), 1)).sum()
-                after += float(covered)
-                before += float(covered if known is None else covering_radius(part, known).sum())
+                    indices = greedy_k_centre(candidates, count, old).indices
+                proxies = candidates.gather(1, indices.unsqueeze(-1).expand(-1, -1, dim))
+                if old is not None:
+                    proxies = torch.cat((old, proxies), 1)
+                radius = float(covering_radius(candidates, proxies).sum())
+                sum_after += radius
+                if old is not None:
+                    radius = float(covering_radius(candidates, old).sum())
+                sum_before += radius
                 chosen.append(indices.cpu())
-                tick(len(part))
-        return torch.cat(chosen), before / classes, after / classes
+                tick(len(candidates))
+        return torch.cat(chosen), sum_before / classes, sum_after / classes
 
     def _draw_pool(self, number: int) -> NDArray[np.int64]:
-        """b pictures of each class (classes, b), by seed and problem; small classes give theirs more than once."""
+        """Draw b pictures of each class (classes, b), by seed and problem; small classes repeat theirs."""
         order = np.random.default_rng((self.seed, number)).permutation(len(self.labels))
         by_class = order[np.argsort(self.labels[order], kind="stable")]
         starts = np.cumsum(self.sizes) - self.sizes
         return by_class[starts[:, None] + np.arange(self.pool) % self.sizes[:, None]]
 
+    def _reset_momentum(self, optimizer: Optimizer) -> None:
+        if isinstance(self.objective, BetweenProxies):
+            for value in optimizer.state.get(self.objective.proxies, {}).values():
+                if isinstance(value, Tensor):
+                    value.zero_()
+
     def _trained(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
 
 
-def _moved(last: dict[str, Tensor], solution: dict[str, Tensor]) -> float:
+def create_problems(setup: Setup, model: nn.Module, embed: Embed) -> ProxyProblems | None:
+    """Create the problems of a run.
+
+    Args:
+        setup: The run.
+        model: Module whose trained weights are pulled.
+        embed: Embeds training pictures by position.
+
+    Returns:
+        The problems; None without CCP.
+    """
+    settings = setup.settings
+    if setup.anchors is None:
+        return None
+    return ProxyProblems(
+        model,
+        setup.anchors,
+        setup.train.labels,
+        embed,
+        pool=settings.ccp_pool,
+        pull=settings.ccp_pull,
+        patience=settings.ccp_patience,
+        select=settings.ccp_select,
+        alternate=settings.ccp_alternate,
+        seed=settings.seed,
+        bar=partial(setup.display.bar, what="choosing proxies", unit=" classes"),
+    )
+
+
+class Samples:
+    """Inputs of the pictures that a problem compares with: this process's share, read once for each problem.
+
+    They are not augmented, because a problem is about these very pictures. They stay in memory: with one process,
+    classes * proxies inputs.
+
+    Args:
+        setup: The run.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.problem = 0  # whose samples are in memory
+        self.inputs: Tensor | None = None
+
+    def of(self, problem: int) -> Tensor | None:
+        """Return the samples of problem number ``problem``; None if it compares with proxies."""
+        objective, fabric = self.setup.anchors, self.setup.fabric
+        if isinstance(objective, BetweenSamples) and problem != self.problem:
+            count = len(objective.places)
+            positions = objective.places.cpu().numpy()[share(count, fabric.global_rank, fabric.world_size)]
+            inputs = torch.cat(list(self.setup.feed.evaluation(self.setup.train.take(positions))))
+            missing = -(-count // fabric.world_size) - len(inputs)  # shares have equal length; the surplus is dropped
+            self.inputs = torch.cat((inputs, inputs[:missing])).to(fabric.device)
+            self.problem = problem
+        return self.inputs
+
+
+def as_row(problem: Problem, settings: Settings) -> dict[str, float]:
+    """Return the values of a solved problem for the log."""
+    row = {
+        "problem": problem.number,
+        "problem steps": _steps(problem, settings),
+        "problem best": problem.best,
+        "radius before": problem.radius_before,
+        "radius after": problem.radius_after,
+    }
+    if not isnan(problem.moved):
+        row["moved"] = problem.moved
+    return row
+
+
+def as_sentence(problem: Problem, settings: Settings) -> str:
+    """Describe a solved problem for people."""
+    text = f"problem {problem.number} is solved: {_steps(problem, settings)} steps, "
+    text += f"{settings.monitor} {100 * problem.best:.2f}, "
+    text += f"covering radius {problem.radius_before:.3f} -> {problem.radius_after:.3f}"
+    if not isnan(problem.moved):
+        text += f", weights moved by {problem.moved:.2%}"
+    return text
+
+
+def _steps(problem: Problem, settings: Settings) -> int:
+    evaluations = problem.evaluations
+    if problem.number == 1:
+        evaluations -= 1  # the one before the first step
+    return evaluations * settings.evaluate_every
+
+
+def _relative_change(last: dict[str, Tensor], solution: dict[str, Tensor]) -> float:
     if not last:
         return float("nan")
     difference = sum(float((solution[name] - value).square().sum()) for name, value in last.items())

@@ -1,50 +1,227 @@
-"""Features of a frozen backbone, computed once for each picture and view and kept on disk."""
+"""Batches of a run: pictures, or features that a frozen backbone computed once and a cache keeps on disk.
+
+Both feeds give endless training batches from any step on, and evaluation batches in order, of which each process takes
+its share. The batches depend only on seed, step and rank.
+"""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from lookalike._util.hashing import digest
-from lookalike.data.loading import PictureLoader, default_workers, evaluation_batch
+from lookalike._util.progress import Display
+from lookalike.data.loading import PictureLoader, default_workers, evaluation_batch, training_loader
 from lookalike.data.pictures import Pictures, Reader
+from lookalike.data.sampler import ClassBatches
 from lookalike.data.transforms import Crop, training_transform
 from lookalike.inference.model import forward_each
-from lookalike.inference.preprocess import Preprocess
+from lookalike.inference.preprocess import Preprocess, crop_loader, to_inputs
+from lookalike.models import Embedder
 from lookalike.models.input_spec import InputSpec
 from lookalike.training.feature_store import FeatureStore
+from lookalike.training.settings import Settings
 
-TRANSFORMS = 2  # to be raised when a transform changes, so that no old features are taken for new ones
+VERSION = 2  # raise this when preprocessing, augmentation or the forward pass change
+EVALUATION_BATCH = 64
+
+Batch = tuple[Tensor, Tensor, Tensor]  # inputs (B, ...), labels (B,), positions in the training set (B,)
+
+
+class Feed(Protocol):
+    """Source of batches."""
+
+    sampler: ClassBatches
+
+    def training(self, start: int) -> Iterator[Batch]:
+        """Return endless training batches, beginning with batch number ``start``."""
+        ...
+
+    def evaluation(self, pictures: Pictures, rank: int = 0, world_size: int = 1) -> Iterator[Tensor]:
+        """Return the inputs of the pictures that process ``rank`` embeds, in order and not augmented."""
+        ...
+
+
+class PictureFeed:
+    """Batches of pictures (B, 3, H, W), augmented for training.
+
+    Args:
+        train: Training pictures.
+        spec: Input of the backbone.
+        sampler: Chooses the pictures of every batch.
+        workers: Processes that read pictures; None chooses by the machine.
+        crop: Kind of random crop.
+        flip: Whether half of the pictures are mirrored.
+    """
+
+    def __init__(
+        self,
+        train: Pictures,
+        spec: InputSpec,
+        sampler: ClassBatches,
+        *,
+        workers: int | None = None,
+        crop: Crop = "area",
+        flip: bool = True,
+    ) -> None:
+        self.train, self.spec, self.sampler = train, spec, sampler
+        self.workers, self.crop, self.flip = workers, crop, flip
+
+    def training(self, start: int) -> Iterator[Batch]:
+        """Return endless training batches, beginning with batch number ``start``."""
+        self.sampler.start = start
+        loader = training_loader(
+            self.train, self.spec, self.sampler, crop=self.crop, flip=self.flip, workers=self.workers
+        )
+        yield from loader
+
+    def evaluation(self, pictures: Pictures, rank: int = 0, world_size: int = 1) -> Iterator[Tensor]:
+        """Return the inputs of the pictures that process ``rank`` embeds, in order and not augmented."""
+        own_share = pictures.take(share(len(pictures), rank, world_size))
+        for crops in crop_loader(own_share, self.spec, workers=self.workers):
+            yield to_inputs(crops, self.spec)
+
+
+class FeatureFeed:
+    """Batches of cached features (B, N, C). With several views of a picture, each epoch uses the next.
+
+    Args:
+        train: Training pictures.
+        cache: Has the features of all pictures and views.
+        sampler: Chooses the pictures of every batch.
+        views: Number of cached views of each picture.
+    """
+
+    def __init__(self, train: Pictures, cache: "FeatureCache", sampler: ClassBatches, views: int) -> None:
+        self.cache, self.sampler, self.views = cache, sampler, views
+        self.labels = torch.from_numpy(train.labels)
+        self.rows = [cache.rows(train, view) for view in range(views)]
+
+    def training(self, start: int) -> Iterator[Batch]:
+        """Return endless training batches, beginning with batch number ``start``."""
+        self.sampler.start = start
+        for draws in self.sampler:
+            rows = []
+            for draw in draws:
+                view = (draw.epoch + draw.turn) % self.views
+                rows.append(self.rows[view][draw.index])
+            positions = torch.tensor([draw.index for draw in draws])
+            yield self.cache.read(np.stack(rows)), self.labels[positions], positions
+
+    def evaluation(self, pictures: Pictures, rank: int = 0, world_size: int = 1) -> Iterator[Tensor]:
+        """Return the features of the pictures that process ``rank`` embeds, in order and not augmented."""
+        rows = self.cache.rows(pictures)[share(len(pictures), rank, world_size)]
+        for first in range(0, len(rows), EVALUATION_BATCH):
+            yield self.cache.read(rows[first : first + EVALUATION_BATCH])
+
+
+def share(count: int, rank: int, world_size: int) -> NDArray[np.int64]:
+    """Return the positions that one process embeds, of ``count``.
+
+    A process without a share embeds the first one, and ``join_shares`` drops it.
+    """
+    start = rank if rank < count else 0
+    return np.arange(start, count, world_size)
+
+
+def join_shares(gathered: Tensor, count: int) -> Tensor:
+    """Put the vectors of all shares in order.
+
+    Args:
+        gathered: Vectors (processes, longest share, D); shorter shares are padded.
+        count: Number of vectors in all.
+
+    Returns:
+        Vectors (count, D).
+    """
+    return gathered.transpose(0, 1).reshape(-1, gathered.shape[-1])[:count]
 
 
 class View(NamedTuple):
-    """One picture in one view; ``key`` covers the content and the view."""
+    """One picture in one view."""
 
-    key: str
+    key: str  # covers the picture's content and the view
     pictures: Pictures
-    place: int  # in the table
+    position: int  # of the picture
     number: int  # of the view
 
 
 def default_folder() -> Path:
-    """LOOKALIKE_CACHE, or where caches of this user lie."""
+    """Return the folder of cached features: LOOKALIKE_CACHE, or the user's cache folder."""
     chosen = os.environ.get("LOOKALIKE_CACHE")
+    if chosen:
+        return Path(chosen)
     general = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(chosen) if chosen else Path(general) / "lookalike"
+    return Path(general) / "lookalike"
+
+
+def fill_cache(
+    settings: Settings,
+    embedder: Embedder,
+    train: Pictures,
+    validation: Pictures | None,
+    fabric: Fabric,
+    display: Display,
+) -> "FeatureCache":
+    """Open the feature cache of a run and compute what is missing, by all processes together.
+
+    Args:
+        settings: Resolved settings.
+        embedder: Model, whose backbone is frozen.
+        train: Training pictures.
+        validation: Held-out pictures.
+        fabric: Launched Fabric.
+        display: Shows progress.
+
+    Returns:
+        A cache with the features of all pictures.
+    """
+    cache = FeatureCache(
+        settings.cache or default_folder(),
+        embedder.backbone,
+        embedder.input_spec,
+        crop=settings.crop,
+        flip=settings.flip,
+        seed=settings.seed,
+    )
+    wanted = [(train, settings.views)]
+    if validation is not None:
+        wanted.append((validation, 1))
+    count = sum(len(pictures) * views for pictures, views in wanted)
+    missing = cache.missing(wanted)
+    display.say(f"features: {count - len(missing):,} of {count:,} are in {cache.store.folder}")
+    own_share = [view for view in missing if int(view.key[:8], 16) % fabric.world_size == fabric.global_rank]
+    for views in (own_share, None):
+        if views is None:  # what the others computed is still missing if machines have caches of their own
+            views = cache.missing(wanted)
+        with display.bar(len(views), "features") as tick:
+            cache.fill(views, workers=settings.workers, tick=tick)
+        fabric.barrier()
+        cache.store.refresh()
+    return cache
 
 
 class FeatureCache:
-    """Features (N, C) of one frozen backbone at one input size, under ``folder``.
+    """Features (N, C) of pictures by one frozen backbone at one input size, on disk.
 
-    The store's name covers the backbone's weights and the input; a row's key covers the picture's content and its view.
-    View 0 is the picture as it is evaluated, the others are augmented by ``crop``, ``flip`` and (seed, view, content).
+    The folder's name covers the backbone's weights, the input and ``VERSION``. A key covers the picture's content and
+    its view. View 0 is the picture as it is evaluated; the others are augmented.
+
+    Args:
+        folder: Folder of all caches.
+        backbone: Frozen backbone.
+        spec: Its input.
+        crop: Kind of random crop of the augmented views.
+        flip: Whether half of the augmented views are mirrored.
+        seed: Seed of the augmentation.
     """
 
     def __init__(
@@ -57,35 +234,50 @@ class FeatureCache:
         flip: bool = True,
         seed: int = 0,
     ) -> None:
-        weights = digest(*(f"{name} {_content(value)}" for name, value in sorted(backbone.state_dict().items())))
         self.backbone, self.spec, self.crop, self.flip, self.seed = backbone.eval(), spec, crop, flip, seed
         self.device = next(backbone.parameters()).device
         shape = self.compute(torch.zeros(1, 3, spec.size, spec.size)).shape
-        name = getattr(backbone, "name", type(backbone).__name__)  # the same weights may fit networks that differ
-        about = {"backbone": name, "weights": weights, "input": spec.to_dict(), "transforms": TRANSFORMS}
+        about = {
+            "version": VERSION,
+            "backbone": getattr(backbone, "name", type(backbone).__name__),  # the same weights may fit other networks
+            "weights": _weights_key(backbone),
+            "input": spec.to_dict(),
+        }
         self.store = FeatureStore(folder, about, (shape[1], shape[2]))
-        self._contents: dict[int, tuple[Reader, dict[int, str]]] = {}  # the reader is kept, that its id stays its own
+        self._contents: dict[int, tuple[Reader, dict[int, str]]] = {}  # holds the reader, so that its id stays unique
 
     @torch.inference_mode()
     def compute(self, images: Tensor) -> NDArray[np.float16]:
-        """(B, 3, H, W) -> (B, N, C) in half precision."""
+        """Compute the features of images (B, 3, H, W): (B, N, C) in half precision."""
         features: Tensor = forward_each(self.backbone, images.to(self.device))
         return features.half().cpu().numpy()
 
     def missing(self, wanted: Sequence[tuple[Pictures, int]]) -> list[View]:
-        """What is not there yet, of every (pictures, number of views)."""
+        """List the views that are not cached.
+
+        Args:
+            wanted: Pairs of pictures and their number of views.
+
+        Returns:
+            Views for ``fill``, each content once.
+        """
         views: dict[str, View] = {}
         for pictures, count in wanted:
-            read_alike = Preprocess(self.spec).reading(pictures)
+            pictures_as_evaluated = Preprocess(self.spec).reading(pictures)
             for number in range(count):
-                keys = self._keys(pictures, number)
-                views.update(
-                    (key, View(key, read_alike, i, number)) for i, key in enumerate(keys) if key not in self.store
-                )
+                for position, key in enumerate(self._keys(pictures, number)):
+                    if key not in self.store:
+                        views[key] = View(key, pictures_as_evaluated, position, number)
         return list(views.values())
 
     def fill(self, views: Sequence[View], *, workers: int | None = None, tick: Callable[[int], None]) -> None:
-        """Compute and store these; ``tick`` hears after every batch how many were done. Safe to interrupt."""
+        """Compute and store views. Safe to interrupt.
+
+        Args:
+            views: What to compute.
+            workers: Processes that read pictures; None chooses by the machine.
+            tick: Called after every batch with its size.
+        """
         if not views:
             return
         self.store.require_space(len(views))
@@ -96,32 +288,35 @@ class FeatureCache:
             generator=torch.Generator(),
         )
         with self.store.writer() as writer:
-            for images, _, positions in loader:
-                writer.append([views[position].key for position in positions.tolist()], self.compute(images))
+            for images, indices in loader:
+                keys = [views[index].key for index in indices.tolist()]
+                writer.append(keys, self.compute(images))
                 tick(len(images))
 
-    def places(self, pictures: Pictures, view: int = 0) -> NDArray[np.int64]:
-        """Where the features of all pictures lie, (n, 2)."""
-        return self.store.places(self._keys(pictures, view))
+    def rows(self, pictures: Pictures, view: int = 0) -> NDArray[np.int64]:
+        """Find the features of all pictures in one view: rows (n, 2) for ``read``."""
+        return self.store.find(self._keys(pictures, view))
 
-    def read(self, places: NDArray[np.int64]) -> Tensor:
-        """(b, 2) -> (b, N, C) as float32."""
-        return torch.from_numpy(self.store.read(places)).float()
+    def read(self, rows: NDArray[np.int64]) -> Tensor:
+        """Read the features at rows (b, 2): (b, N, C) as float32."""
+        return torch.from_numpy(self.store.read(rows)).float()
 
     def _keys(self, pictures: Pictures, view: int) -> list[str]:
-        """The keys of all pictures in one view; contents are hashed once, by a few threads."""
+        """Keys of all pictures in one view; contents are hashed once, by several threads."""
         _, contents = self._contents.setdefault(id(pictures.reader), (pictures.reader, {}))
         origins = pictures.origins.tolist()
-        unknown = [i for i, origin in enumerate(origins) if origin not in contents]
+        unhashed = [position for position, origin in enumerate(origins) if origin not in contents]
         with ThreadPoolExecutor() as threads:
-            for i, content in zip(unknown, threads.map(pictures.key, unknown), strict=True):
-                contents[origins[i]] = content
-        variant = "" if view == 0 else f"{view} {self.crop} {self.flip} {self.seed}"
+            for position, content in zip(unhashed, threads.map(pictures.key, unhashed), strict=True):
+                contents[origins[position]] = content
+        variant = ""
+        if view > 0:
+            variant = f"{view} {self.crop} {self.flip} {self.seed}"
         return [digest(contents[origin], variant) for origin in origins]
 
 
-class _ViewSet(Dataset[tuple[Tensor, int, int]]):
-    """Views for a loader: (numbers, number of the view, position in the list)."""
+class _ViewSet(Dataset[tuple[Tensor, int]]):
+    """Views for a loader: inputs (3, H, W) and the index of the view."""
 
     def __init__(self, views: Sequence[View], spec: InputSpec, crop: Crop, flip: bool) -> None:
         self.views = views
@@ -131,16 +326,19 @@ class _ViewSet(Dataset[tuple[Tensor, int, int]]):
     def __len__(self) -> int:
         return len(self.views)
 
-    def __getitem__(self, position: int) -> tuple[Tensor, int, int]:
-        view = self.views[position]
-        image = view.pictures.image(view.place)
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        view = self.views[index]
+        image = view.pictures.image(view.position)
         if view.number == 0:
-            return self.plain(image), view.number, position
+            return self.plain(image), index
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(view.key[:16], 16))
-            return self.augmented(image), view.number, position
+            return self.augmented(image), index
 
 
-def _content(value: Tensor) -> str:
-    array = value.detach().cpu().reshape(-1).contiguous()
-    return digest(str(value.dtype), str(tuple(value.shape)), array.view(torch.uint8).numpy().tobytes())
+def _weights_key(backbone: nn.Module) -> str:
+    lines = []
+    for name, value in sorted(backbone.state_dict().items()):
+        content = value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+        lines.append(f"{name} {digest(str(value.dtype), str(tuple(value.shape)), content)}")
+    return digest(*lines)

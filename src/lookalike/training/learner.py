@@ -1,4 +1,4 @@
-"""Model and loss as one module, so that DDP takes care of the gradients of both."""
+"""Model and loss as one module, so that DDP averages the gradients of both."""
 
 import torch
 from torch import Tensor, nn
@@ -9,38 +9,55 @@ from lookalike.models.embedder import Head
 from lookalike.objectives import BetweenSamples, Gathered, Loss
 from lookalike.objectives.base import precise
 from lookalike.objectives.gather import gather_with_gradient, world_size
-from lookalike.training.evaluation import join_shares
+from lookalike.training.features import join_shares
 
 
 class Learner(nn.Module):
-    """A batch of inputs -> its loss. model: an Embedder for pictures, or its head alone for their local features."""
+    """Computes the loss of a batch.
+
+    Args:
+        model: An Embedder for pictures, or its head for their local features.
+        objective: Loss over the batches of all processes.
+    """
 
     def __init__(self, model: Embedder | Head, objective: Gathered) -> None:
         super().__init__()
         self.model: Embedder | Head = model
         self.objective = objective
-        # in a list, or torch would count them among the parts twice
-        self._comparing = [part for part in objective.modules() if isinstance(part, BetweenSamples)]
+        # In a list, so that torch does not register them a second time.
+        self._sample_losses = [module for module in objective.modules() if isinstance(module, BetweenSamples)]
 
-    def forward(self, inputs: Tensor, labels: Tensor, pictures: Tensor, samples: Tensor | None = None) -> Loss:
-        """samples: inputs of this process's share of ``BetweenSamples.places``, as ``evaluation.share`` deals them."""
-        joined = inputs if samples is None else torch.cat((inputs, samples))
-        if isinstance(self.model, Embedder):
-            head, tokens = self.model.head, self.model.backbone(joined)  # together, for batch norm
-        else:
-            head, tokens = self.model, joined
-        for comparing in self._comparing:
-            with in_eval_mode(head.pooling):  # prototypes that start from data start from what batches bring
-                own = head(tokens[len(inputs) :])
-            comparing.see(_of_all(own, len(comparing.places)))
+    def forward(self, inputs: Tensor, labels: Tensor, positions: Tensor, samples: Tensor | None = None) -> Loss:
+        """Compute the loss.
+
+        Args:
+            inputs: Pictures (B, 3, H, W) or local features (B, N, C).
+            labels: Classes (B,).
+            positions: Of the pictures in the training set (B,).
+            samples: Inputs of this process's share of the samples that CCP compares with.
+
+        Returns:
+            The loss and its parts.
+        """
+        tokens = inputs
+        if samples is not None:
+            tokens = torch.cat((inputs, samples))
+        head = self.model
+        if isinstance(head, Embedder):
+            tokens = head.backbone(tokens)  # batch and samples together, for batch norm
+            head = head.head
+        for sample_loss in self._sample_losses:
+            with in_eval_mode(head.pooling):  # samples must not count for prototypes that start from batches
+                own_share = head(tokens[len(inputs) :])
+            sample_loss.see(_gather(own_share, len(sample_loss.places)))
         if not self.objective.objective.needs_attributes:
-            return self.objective(head(tokens[: len(inputs)]), labels, None, pictures)
+            return self.objective(head(tokens[: len(inputs)]), labels, None, positions)
         pooled = head(tokens[: len(inputs)], details=True)
-        return self.objective(pooled.vector, labels, pooled.attributes, pictures)
+        return self.objective(pooled.vector, labels, pooled.attributes, positions)
 
 
-def _of_all(own: Tensor, count: int) -> Tensor:
-    """The vectors of the samples that each process has seen, in order; gradients go to whoever saw them."""
+def _gather(own_share: Tensor, count: int) -> Tensor:
+    """Vectors of the samples of all processes in order; gradients flow back to the process that computed them."""
     if world_size() == 1:
-        return own
-    return join_shares(gather_with_gradient(precise(own)).unflatten(0, (world_size(), -1)), count)
+        return own_share
+    return join_shares(gather_with_gradient(precise(own_share)).unflatten(0, (world_size(), -1)), count)

@@ -1,4 +1,4 @@
-"""What a run writes down: sums of what happened since the last row, rows for metrics.csv, scalars for TensorBoard."""
+"""The log of a run: means of losses over some steps, as rows of metrics.csv and scalars for TensorBoard."""
 
 import time
 from collections.abc import Iterator
@@ -10,85 +10,134 @@ import torch
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
+Row = dict[str, Any]
+
 
 class Log:
-    """``add`` values step by step, on whatever device; ``row`` makes their means a row.
+    """Collects values step by step and makes rows of their means.
 
-    Values stay on the device until then, so that no step waits for it. A value that is not finite stays visible in the
-    sums, which is how ``broken`` finds it.
+    Values stay on their device until a row is made, so that no step waits for the device. A value that is not finite
+    stays visible in the sums, where ``not_finite`` finds it.
+
+    Args:
+        writer: Writes events for TensorBoard; None in all processes but one.
+        pictures_per_step: Pictures of one step, to compute the speed.
     """
 
-    def __init__(self, writer: SummaryWriter | None) -> None:
-        self.writer = writer
-        self.rows: list[dict[str, Any]] = []
+    def __init__(self, writer: SummaryWriter | None, pictures_per_step: int) -> None:
+        self.writer, self.pictures_per_step = writer, pictures_per_step
+        self.rows: list[Row] = []
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, int] = {}
-        self._since = time.monotonic()
+        self._opened = time.monotonic()
+        self._last_row = self._opened
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the run, over all times it was resumed."""
+        return time.monotonic() - self._opened
 
     def add(self, values: dict[str, Tensor]) -> None:
+        """Add the values of a step."""
         for name, value in values.items():
-            self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
+            if name in self.sums:
+                self.sums[name] = self.sums[name] + value
+            else:
+                self.sums[name] = value.clone()
             self.counts[name] = self.counts.get(name, 0) + 1
 
-    def broken(self) -> str | None:
-        """Which of loss and gradient is not finite any more."""
+    def not_finite(self) -> str | None:
+        """Return "loss" or "gradient" if it is not finite any more, else None."""
         for name in ("loss", "gradient"):
             if name in self.sums and not isfinite(float(self.sums[name])):
                 return name
         return None
 
-    def row(self, step: int, seconds: float, pictures_per_step: int, **more: float) -> dict[str, float]:
-        """A row of means since the last one; also gives them back."""
-        values = self._means(pictures_per_step, more)
-        self.record(step, seconds, values, "training/")
-        self.sums, self.counts, self._since = {}, {}, time.monotonic()
+    def close_row(self, step: int, **more: float) -> Row:
+        """Make a row of the means since the last row.
+
+        Args:
+            step: Number of steps done.
+            more: Other values of the row.
+
+        Returns:
+            The values of the row.
+        """
+        values = self._means(more)
+        self.record(step, values, "training/")
+        self.sums, self.counts, self._last_row = {}, {}, time.monotonic()
         return values
 
-    def rows_so_far(self, step: int, seconds: float, pictures_per_step: int, **more: float) -> list[dict[str, Any]]:
-        """The rows, and one of what came since the last of them, for where a run ends between two.
+    def rows_with_rest(self, step: int, **more: float) -> list[Row]:
+        """Return all rows and one of the steps since the last row, for a run that ends between two rows.
 
-        That one is not kept: if the run goes on, it goes on as if it had not been looked at.
+        The additional row is not stored: a resumed run continues as if it had not been made.
         """
         if not self.counts:
             return self.rows
-        row = {"step": step, "seconds": round(seconds, 1), **self._means(pictures_per_step, more)}
-        return _with(self.rows, row)
+        return _append(self.rows, {"step": step, "seconds": round(self.seconds, 1), **self._means(more)})
 
-    def record(self, step: int, seconds: float, values: dict[str, Any], prefix: str) -> None:
-        """Values for a row of their own, or for the last one if it is of the same step."""
-        self.rows = _with(self.rows, {"step": step, "seconds": round(seconds, 1), **values})
+    def record(self, step: int, values: dict[str, Any], prefix: str) -> None:
+        """Record values in a row of their own, or in the last row if it is of the same step.
+
+        Args:
+            step: Number of steps done.
+            values: Values by column.
+            prefix: Group of the scalars in TensorBoard.
+        """
+        self.rows = _append(self.rows, {"step": step, "seconds": round(self.seconds, 1), **values})
         if self.writer is not None:
             for name, value in values.items():
                 self.writer.add_scalar(prefix + name, value, step)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Time that does not count for the speed of training."""
+        """Exclude the time inside the ``with`` block from the speed of training."""
         began = time.monotonic()
         try:
             yield
         finally:
-            self._since += time.monotonic() - began
+            self._last_row += time.monotonic() - began
 
     def state_dict(self) -> dict[str, Any]:
+        """Return rows and sums."""
         return {"rows": self.rows, "sums": self.sums, "counts": self.counts}
 
-    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+    def load_state_dict(self, state: dict[str, Any], device: torch.device, seconds: float) -> None:
+        """Restore what ``state_dict`` returned.
+
+        Args:
+            state: Rows and sums.
+            device: Device of the sums.
+            seconds: Duration of the run until then.
+        """
         self.rows, self.counts = state["rows"], state["counts"]
         self.sums = {name: value.to(device) for name, value in state["sums"].items()}
+        self._opened -= seconds
 
     def close(self) -> None:
+        """Close the events file."""
         if self.writer is not None:
             self.writer.close()
 
-    def _means(self, pictures_per_step: int, more: dict[str, float]) -> dict[str, float]:
+    def _means(self, more: dict[str, float]) -> Row:
         means = {name: float(value) / self.counts[name] for name, value in self.sums.items()}
-        speed = pictures_per_step * self.counts.get("loss", 0) / max(time.monotonic() - self._since, 1e-9)
+        pictures = self.pictures_per_step * self.counts.get("loss", 0)
+        speed = pictures / max(time.monotonic() - self._last_row, 1e-9)
         return {**more, "pictures/s": round(speed, 1), **means}
 
 
-def _with(rows: list[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows and one more, which is joined to the last if it is of the same step."""
+def in_short(row: Row) -> str:
+    """Format a row for the progress bar."""
+    text = f"loss {row['loss']:.4f}"
+    for name in ("metric", "zero-shot", "centres"):
+        if name in row:
+            text += f", {name} {row[name]:.3f}"
+    return f"{text}, rate {row['rate']:.1e}, {row['pictures/s']:.0f} pictures/s"
+
+
+def _append(rows: list[Row], row: Row) -> list[Row]:
+    """Rows and one more, which is merged with the last if it is of the same step."""
     if rows and rows[-1]["step"] == row["step"]:
         return [*rows[:-1], {**rows[-1], **row}]
     return [*rows, row]

@@ -4,24 +4,27 @@ The best weights by ``monitor`` on held-out data are on disk as soon as they wer
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
 
 from lookalike._util.progress import Display
 from lookalike._util.signals import RunFailed, Stopped, StopRequest
 from lookalike.data.pictures import Pictures, UnreadablePicture
-from lookalike.objectives import Gathered, Loss
-from lookalike.training.assembly import Assembly, assemble
-from lookalike.training.ccp import Problem
+from lookalike.models import save_model
+from lookalike.objectives import Gathered, Loss, ZeroShot
+from lookalike.training.ccp import Problem, Samples, as_row, as_sentence, create_problems
+from lookalike.training.checkpoint import Checkpoint
+from lookalike.training.evaluate import Evaluator
 from lookalike.training.learner import Learner
-from lookalike.training.loop import evaluation_is_due, fit
-from lookalike.training.measuring import Measuring
+from lookalike.training.log import Log, in_short
+from lookalike.training.loop import Progress, evaluation_is_due, fit
 from lookalike.training.optim import EMA, LRSchedule, create_optimizer
-from lookalike.training.problems import Samples, create_problems, row_of, sentence_of
-from lookalike.training.record import Record
 from lookalike.training.settings import Settings
+from lookalike.training.setup import Setup, set_up
 
 OnEvaluation = Callable[[int, dict[str, float]], None]
 
@@ -47,150 +50,259 @@ def train(
     """
     with StopRequest().listening() as stop:
         try:
-            parts = assemble(settings, stop, pictures)
+            setup = set_up(settings, stop, pictures)
         except Stopped:
-            Display(stop).say("stopped before the first step; the same command goes on, cached features are kept")
+            Display(stop).say("stopped before the first step; the same command starts again, cached features are kept")
             raise
-        return Run(parts, on_evaluation).go()
+        return Run(setup, on_evaluation).run()
 
 
 class Run:
-    """A run that has been set up."""
+    """A run that has been set up: one batch goes through ``_batches``, ``Learner``, ``loop.Stepper``, ``_after_step``.
 
-    def __init__(self, parts: Assembly, on_evaluation: OnEvaluation | None = None) -> None:
-        self.on_evaluation = on_evaluation
-        self.parts, self.settings, self.fabric, self.display = parts, parts.settings, parts.fabric, parts.display
-        settings = parts.settings
-        learner = Learner(parts.model, Gathered(parts.objective)).to(self.fabric.device)
-        self.mean = EMA(learner.model, settings.ema) if settings.ema else None
-        self.learner, self.optimiser = self.fabric.setup(
-            learner, create_optimizer(learner.model, learner.objective, settings)
+    Args:
+        setup: The run.
+        on_evaluation: As in ``train``.
+    """
+
+    def __init__(self, setup: Setup, on_evaluation: OnEvaluation | None = None) -> None:
+        self.setup, self.on_evaluation = setup, on_evaluation
+        self.settings, self.fabric, self.display, self.folder = (
+            setup.settings,
+            setup.fabric,
+            setup.display,
+            setup.folder,
         )
-        self.rates = LRSchedule(self.optimiser, settings.schedule, settings.steps, settings.warm_up or 0)
-        self.measuring, self.samples = Measuring(parts), Samples(parts)
-        self.problems = create_problems(parts, learner.model, self.measuring)
-        self.record = Record(parts, learner, self.optimiser, self.rates, self.problems, self.mean)
-        self.progress = self.record.progress
-        self.pooling_was_ready = parts.pooling_is_ready()
+        settings = setup.settings
+        learner = Learner(setup.model, Gathered(setup.objective)).to(self.fabric.device)
+        self.ema: EMA | None = None
+        if settings.ema:
+            self.ema = EMA(learner.model, settings.ema)
+        optimizer = create_optimizer(learner.model, learner.objective, settings)
+        self.learner, self.optimizer = self.fabric.setup(learner, optimizer)
+        self.lr_schedule = LRSchedule(self.optimizer, settings.schedule, settings.steps, settings.warm_up or 0)
+        self.evaluator = Evaluator(setup)
+        self.problems = create_problems(setup, learner.model, self.evaluator.vectors)
+        self.samples = Samples(setup)
+        self.log = self._create_log()
+        parts = {
+            "learner": learner,
+            "optimiser": self.optimizer,
+            "rates": self.lr_schedule,
+            "problems": self.problems,
+            "mean": self.ema,
+        }
+        self.checkpoint = Checkpoint(self.folder, parts, self.log, setup.fingerprints)
+        self.progress = Progress()
+        if setup.state is not None:
+            self._restore(setup.state)
+        self.pooling_was_ready = self._pooling_is_ready()
         self.baseline: dict[str, float] = {}  # of the last evaluation
         self.ended: Problem | None = None  # by the last evaluation
         self.bar = self.display.steps(settings.steps, self.progress.step)
-        if parts.state is not None:
-            self.display.say(f"going on after step {self.progress.step}")
 
-    def go(self) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """Train to the end; return the content of ``figures.json``."""
-        settings, record = self.settings, self.record
-        go_on = f"go on with: lookalike train --out {self.parts.folder.path} --resume"
+        settings = self.settings
+        hint = f"continue with: lookalike train --out {self.folder.path} --resume"
+        before_update = None
+        clip_norm = settings.clip_norm
+        if clip_norm is None:
+            clip_norm = torch.inf  # to log the norm
         try:
-            if self.problems is not None and not self.problems.begun:
-                self.problems.begin()
+            if self.problems is not None:
+                before_update = self.problems.add_pull
+                if not self.problems.begun:
+                    self.problems.begin()
             result = fit(
                 self.learner,
                 self._batches(),
-                self.optimiser,
+                self.optimizer,
                 steps=settings.steps,
                 seed=settings.seed,
                 evaluate=self._evaluate,
                 evaluate_every=settings.evaluate_every,
                 monitor=settings.monitor,
                 patience=settings.patience,
-                lr_schedule=self.rates,
+                lr_schedule=self.lr_schedule,
                 accumulate=settings.accumulate,
-                clip_norm=torch.inf if settings.clip_norm is None else settings.clip_norm,
+                clip_norm=clip_norm,
                 clip_value=settings.clip_value,
                 fabric=self.fabric,
-                before_update=None if self.problems is None else self.problems.add_pull,
+                before_update=before_update,
                 on_step=self._after_step,
                 on_evaluation=self._after_evaluation,
                 progress=self.progress,
             )
-            record.last_row()
+            self._write_last_rows()
         except Stopped:
-            record.save()
-            record.last_row()
-            self.display.say(f"stopped after step {self.progress.step} and saved; {go_on}")
+            self._save()
+            self._write_last_rows()
+            self.display.say(f"stopped after step {self.progress.step} and saved; {hint}")
             raise
         except (UnreadablePicture, OSError) as error:
-            raise RunFailed(f"{error}\nthe last saved state is whole; {go_on}") from error
+            raise RunFailed(f"{error}\nthe last saved state is complete; {hint}") from error
         finally:
             self.bar.close()
-            record.log.close()
-        return record.finish(result.ending)
+            self.log.close()
+        return self._write_summary(result.ending)
 
     def _batches(self) -> Iterator[tuple[Tensor | None, ...]]:
         """Batches for the learner: inputs, labels, positions and the samples of the current CCP problem."""
-        batches = self.parts.feed.training(self.progress.step * self.settings.accumulate)
+        batches = self.setup.feed.training(self.progress.step * self.settings.accumulate)
         while True:
-            samples = None if self.problems is None else self.samples.of(self.problems.number)
+            samples = None
+            if self.problems is not None:
+                samples = self.samples.of(self.problems.number)
             yield (*next(batches), samples)
 
     def _after_step(self, step: int, loss: Loss) -> None:
-        settings, record = self.settings, self.record
+        """Log, average the weights, save, and stop if asked."""
+        settings = self.settings
         values = {"loss": loss.value, **loss.parts}
         if settings.precision == "16-mixed":
-            values.pop("gradient", None)  # the scaler skips a step that overflows
-        record.log.add(values)
-        if self.mean is not None:
+            values.pop("gradient", None)  # may be infinite: the scaler skips such a step
+        self.log.add(values)
+        if self.ema is not None:
             if self.pooling_was_ready:
-                self.mean.update()
+                self.ema.update()
             else:
-                self.mean.restart()
-        self.pooling_was_ready = self.parts.pooling_is_ready()
+                self.ema.restart()  # the prototypes may just have been replaced
+        self.pooling_was_ready = self._pooling_is_ready()
         self.bar.update()
         if step % settings.log_every == 0:
-            self.bar.set_postfix_str(record.row(), refresh=False)
+            self._check_finite()
+            row = self.log.close_row(step, **self._pace())
+            self.bar.set_postfix_str(in_short(row), refresh=False)
         evaluation_saves = evaluation_is_due(step, settings.steps, settings.evaluate_every)
         if step % (settings.save_every or 1) == 0 and not evaluation_saves:
-            record.save()
+            self._save()
         self._stop_if_asked()
 
     def _evaluate(self) -> dict[str, float]:
-        """Measure on held-out data. If this is interrupted, nothing has changed."""
-        with self.record.log.paused():
-            self.record.check_finite()
-            with self.record.judged_weights():
-                metrics, self.baseline = self.measuring.figures(with_baseline=self.progress.step == 0)
+        """Evaluate on held-out pictures. If this is interrupted, nothing has changed."""
+        with self.log.paused():
+            self._check_finite()
+            with self._evaluated_weights():
+                metrics, self.baseline = self.evaluator.metrics(with_baseline=self.progress.step == 0)
             self.ended = None
             if metrics and self.problems is not None:
-                self.ended = self.problems.report(metrics[self.settings.monitor], self.optimiser.optimizer)
+                self.ended = self.problems.report(metrics[self.settings.monitor], self.optimizer.optimizer)
         return metrics
 
     def _after_evaluation(self, step: int, metrics: dict[str, float]) -> None:
-        """Report and save; the model too if it is the best so far."""
-        progress, settings, record = self.progress, self.settings, self.record
-        is_best = progress.best_step == step
-        with record.log.paused():
+        """Print, log and save; the model too if it is the best so far."""
+        is_best = self.progress.best_step == step
+        with self.log.paused():
             if self.baseline:
-                progress.baseline = self.baseline
-                self.display.say(f"before: {_short(self.baseline)}  the backbone's own features, averaged")
+                self.progress.baseline = self.baseline
+                self.display.say(f"before: {_in_percent(self.baseline)}  averaged features of the backbone")
             if metrics:
-                record.values(metrics, "validation/")
-                mark = "  the best so far" if is_best and step else ""
-                self.display.say(f"step {step:>6}  {_short(metrics)}{mark}")
+                self.log.record(step, metrics, "validation/")
+                mark = "  best so far" if is_best and step else ""
+                self.display.say(f"step {step:>6}  {_in_percent(metrics)}{mark}")
             if self.ended is not None:
-                record.values(row_of(self.ended, settings), "problems/")
-                self.display.say(sentence_of(self.ended, settings))
+                self.log.record(step, as_row(self.ended, self.settings), "problems/")
+                self.display.say(as_sentence(self.ended, self.settings))
             try:  # before saving, so that the callback misses nothing if the run is killed in between
                 if metrics and self.on_evaluation is not None:
                     self.on_evaluation(step, metrics)
             finally:
-                record.save()
+                self._save()
                 if is_best:
-                    record.save_model()
-        if step < settings.steps:
+                    self._save_model()
+        if step < self.settings.steps:
             self._stop_if_asked()
 
     def _stop_if_asked(self) -> None:
         """Raise ``Stopped`` if a signal came. All processes must stop after the same step, so they compare."""
         stop = self.display.stop
-        if self.parts.world > 1:
+        if self.fabric.world_size > 1:
             if self.progress.step % self.settings.log_every:
                 return
             asked = torch.tensor(stop.requested, device=self.fabric.device)
             stop.requested = int(cast(Tensor, self.fabric.all_reduce(asked, reduce_op="max")))
         stop.check()
 
+    def _pooling_is_ready(self) -> bool:
+        """False while prototypes wait for their start from data."""
+        return getattr(self.setup.embedder.head.pooling, "ready", True)
 
-def _short(metrics: dict[str, float]) -> str:
+    def _evaluated_weights(self) -> AbstractContextManager[None]:
+        """Context in which the model has the weights that are evaluated and saved: the EMA if there is one."""
+        if self.ema is None:
+            return nullcontext()
+        return self.ema.in_place()
+
+    def _create_log(self) -> Log:
+        writer = None
+        if self.setup.is_first:
+            first_step = 0
+            if self.setup.state is not None:
+                first_step = int(self.setup.state["progress"]["step"]) + 1  # events of the saved step were written
+            writer = SummaryWriter(str(self.folder.path), purge_step=first_step)
+        return Log(writer, self.settings.batch_size * self.settings.accumulate)
+
+    def _pace(self) -> dict[str, float]:
+        """Epoch and learning rate of the head, for a row of the log."""
+        batches = self.progress.step * self.settings.accumulate
+        rates = {}
+        for group in self.optimizer.param_groups:
+            rates[group["name"].split(",")[0]] = group["lr"]
+        return {
+            "epoch": round(batches / self.setup.feed.sampler.steps_per_epoch(), 2),
+            "rate": rates.get("head", max(rates.values())),
+        }
+
+    def _check_finite(self) -> None:
+        """Raise ``RunFailed`` if loss or gradient are not finite, before anything is saved."""
+        name = self.log.not_finite()
+        if name is not None:
+            raise RunFailed(
+                f"the {name} is not finite any more around step {self.progress.step}: try a lower --lr or --clip-norm. "
+                f"The best weights and the last good state are still in {self.folder.path}"
+            )
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.checkpoint.restore(state, self.fabric.device)
+        self.progress = Progress(**state["progress"])
+        if self.progress.best_step == self.progress.step == self.progress.evaluated:
+            self._save_model()  # the run may have been killed between saving the state and the model
+        self.display.say(f"continuing after step {self.progress.step}")
+
+    def _save(self) -> None:
+        self._check_finite()
+        self.progress.seconds = self.log.seconds
+        if self.setup.is_first:
+            self.checkpoint.save(self.progress)
+
+    def _save_model(self) -> None:
+        if self.setup.is_first:
+            with self._evaluated_weights():
+                save_model(self.setup.embedder, self.folder.path)
+
+    def _write_last_rows(self) -> None:
+        if self.setup.is_first:
+            self.folder.write_metrics(self.log.rows_with_rest(self.progress.step, **self._pace()))
+
+    def _write_summary(self, ending: str) -> dict[str, Any]:
+        summary: dict[str, Any] = {
+            "ending": ending,
+            "steps": self.progress.step,
+            "best_step": self.progress.best_step,
+            "seconds": round(self.log.seconds, 1),
+            "monitor": self.settings.monitor,
+            "backbone": self.progress.baseline,
+            "start": self.progress.start,
+            "best": self.progress.best,
+        }
+        for module in self.setup.objective.modules():
+            if isinstance(module, ZeroShot):
+                summary["zero_shot_skipped"] = module.skipped_share  # share of batches with a single class
+        if self.setup.is_first:
+            self.folder.write_json("figures.json", summary)
+        return summary
+
+
+def _in_percent(metrics: dict[str, float]) -> str:
     return "  ".join(f"{name} {100 * metrics[name]:.2f}" for name in ("MAP@R", "P@1"))

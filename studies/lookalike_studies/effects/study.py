@@ -27,7 +27,7 @@ from lookalike.experiments.protocol import load_protocol
 from lookalike.experiments.results import read_finished
 from lookalike.experiments.workers import work
 from lookalike.report.tables import Column, Line, Table, number, words
-from lookalike.training.run_folder import RunFolder
+from lookalike.training.checkpoint import RunFolder
 from lookalike_studies.effects import iterated as iterated
 from lookalike_studies.effects import plots as plots
 from lookalike_studies.effects.axis import Axis, Rows, axes, load_axis

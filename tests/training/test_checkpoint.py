@@ -3,16 +3,15 @@
 import csv
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
-from lookalike.training import run_folder
-from lookalike.training.run_folder import RunFolder, differences, to_yaml
-from lookalike.training.settings import FREE_ON_RESUME, Settings, names
+from lookalike.training import checkpoint
+from lookalike.training.checkpoint import RunFolder, to_yaml
+from lookalike.training.settings import Settings, names
 
 SETTINGS = {
     "nothing set": Settings(),
@@ -91,21 +90,10 @@ def test_a_taken_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"exists and is not empty: choose another --out$"):
         RunFolder(tmp_path).refuse_if_taken()
     (tmp_path / "settings.yaml").write_text("")
-    with pytest.raises(ValueError, match=r"exists and is not empty: --resume goes on with it$"):
+    with pytest.raises(ValueError, match=r"exists and is not empty: --resume continues it$"):
         RunFolder(tmp_path).refuse_if_taken()
     with pytest.raises(ValueError, match=r"^--out must be a folder, got the file .*letter\.txt$"):
         RunFolder(tmp_path / "letter.txt").refuse_if_taken()
-
-
-def test_differences() -> None:
-    old = Settings(data="birds", dim=64, betas=(0.9, 0.99), pooling_settings={"keep": 0.3})
-    assert differences(old, replace(old)) == []
-    new = replace(old, dim=None, pooling_settings={"keep": 0.5})
-    assert differences(old, new) == ["dim: 64 -> None", "pooling_settings: {'keep': 0.3} -> {'keep': 0.5}"]
-    free = {"out": Path("b"), "resume": True, "steps": 7, "patience": None, "workers": 0, "cache": Path("c")}
-    free |= {"device": "cpu", "devices": 2, "nodes": 3, "save_every": 5, "check": False, "strict": True}
-    assert set(free) == FREE_ON_RESUME
-    assert differences(old, replace(old, **free)) == []  # type: ignore[arg-type]
 
 
 def test_metrics_with_columns_that_come_and_go(tmp_path: Path) -> None:
@@ -204,7 +192,7 @@ def test_what_fails_half_way_leaves_the_old_files(tmp_path: Path, monkeypatch: p
         raise RuntimeError("unexpected pos: the disk is full")  # as torch says it
 
     with monkeypatch.context() as patched:
-        patched.setattr(run_folder.torch, "save", save_half)
+        patched.setattr(checkpoint.torch, "save", save_half)
         with pytest.raises(OSError, match=r"last\.pt could not be written, is the disk full\?"):
             folder.write_state({"seed": 2})
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

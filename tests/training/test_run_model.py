@@ -1,4 +1,4 @@
-"""The head's start from data, of pictures and of cached features."""
+"""The model of a run: its input, and the start of the head from pictures and from cached features."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +13,10 @@ from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
 from lookalike.geometry import clip
 from lookalike.models import Embedder, create_backbone
-from lookalike.training import start
-from lookalike.training.features import FeatureCache
-from lookalike.training.feeds import FeatureFeed, PictureFeed
+from lookalike.training import model as module
+from lookalike.training.features import FeatureCache, FeatureFeed, PictureFeed
+from lookalike.training.model import create_embedder, start_head
 from lookalike.training.settings import Settings
-from lookalike.training.start import start_head
 
 PCA = Settings(start="pca", dim=8, freeze_backbone=False)
 
@@ -61,7 +60,7 @@ def test_random_leaves_all_as_it_is(pictures: Pictures) -> None:
 
 
 def test_the_projection_keeps_the_principal_directions(pictures: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start, "PLACES", 64)  # all of them
+    monkeypatch.setattr(module, "START_POSITIONS", 64)  # all of them
     model = embedder()
     text = run(model, pictures, PCA)
     assert "start: 8 principal directions of 64, which hold " in text
@@ -143,7 +142,7 @@ def test_cached_features_start_as_the_pictures_do(pictures: Pictures, tmp_path: 
 
 
 def test_the_seed_chooses_the_sample(pictures: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start, "PICTURES", 16)
+    monkeypatch.setattr(module, "START_PICTURES", 16)
     models = [embedder() for _ in range(3)]
     state = torch.get_rng_state()
     for model, seed in zip(models, (0, 0, 1), strict=True):
@@ -159,3 +158,34 @@ def test_it_can_be_stopped(pictures: Pictures) -> None:
     stop.requested = 15
     with pytest.raises(Stopped):
         run(embedder(), pictures, PCA, stop)
+
+
+def test_pictures_are_resized_and_cropped_as_asked() -> None:
+    def sizes(**settings: object) -> tuple[int, int]:
+        spec = create_embedder(Settings(backbone="resnet20", freeze_backbone=False, **settings)).input_spec  # type: ignore[arg-type]
+        return spec.resize_to, spec.size
+
+    assert sizes() == (32, 32)
+    assert sizes(size=24) == (24, 24)
+    assert sizes(size=24, resize=40) == (40, 24)
+    assert sizes(size=24, resize=40, crop="none") == (40, 24)
+    assert sizes(size=40, crop="none") == (40, 40)
+    with pytest.raises(ValueError, match="resize must be at least 32"):
+        sizes(resize=20)
+
+
+def test_the_start_is_measured_by_what_is_projected_to() -> None:
+    """Eight prototypes of 16-D make 128-D: 16 principal directions are enough."""
+
+    def directions(dim: int, pooling: str, **settings: int) -> int:
+        made = Settings(
+            backbone="resnet20", freeze_backbone=False, start="pca", dim=dim, pooling=pooling, pooling_settings=settings
+        )
+        projection = create_embedder(made).head.projection
+        assert projection is not None
+        return len(projection.weight)
+
+    assert directions(128, "netvlad", num_prototypes=8) == 16
+    assert directions(64, "gsp") == 64
+    with pytest.raises(ValueError, match="resnet20 has 64 principal directions, which cannot start 128"):
+        directions(128, "gsp")

@@ -6,7 +6,8 @@ import torch
 
 from lookalike.data.pictures import Pictures
 from lookalike.retrieval.metrics import retrieval_metrics
-from lookalike.training.evaluation import as_lines, join_shares, measure, share
+from lookalike.training.evaluate import as_lines, measure
+from lookalike.training.features import join_shares, share
 
 
 def table(labels: list[int], roles: list[str] | None = None) -> Pictures:

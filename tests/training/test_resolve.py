@@ -1,13 +1,15 @@
 """What a run decides before it starts: every way to divide the pictures, and every setting that was left open."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lookalike.data.pictures import BrokenData, Pictures, Problem
-from lookalike.training.prepare import decide, divide, fingerprint
-from lookalike.training.settings import Settings
+from lookalike.training.resolve import fill_in, require_resumable
+from lookalike.training.settings import FREE_ON_RESUME, Settings
+from lookalike.training.split import divide, fingerprint
 
 
 def table(*counts: int, splits: list[str] | None = None) -> Pictures:
@@ -73,7 +75,7 @@ def test_held_out_classes_without_pairs_are_not_used() -> None:
     assert len(train.classes) == 8
     assert held_out.counts().tolist() == 6 * [2]
     assert "other pictures of the same classes" in notes[0]
-    assert notes[1] == "2 training classes have a single picture and no pair"
+    assert notes[1] == "training classes with a single picture, which form no pair: 2"
 
 
 @pytest.mark.parametrize("counts", [(2, 2), (3, 3), (1, 2), (1, 1, 1, 1, 1, 1, 1, 2), (8, 1)])
@@ -84,9 +86,7 @@ def test_too_few_pictures_hold_out_nothing(counts: tuple[int, ...]) -> None:
     assert train.names == pictures.names
     assert "too few pictures to hold some out: the last weights are kept" in notes[0]
     alone = counts.count(1)
-    assert notes[1:] == (
-        [f"{alone} training class{' has' if alone == 1 else 'es have'} a single picture and no pair"] if alone else []
-    )
+    assert notes[1:] == ([f"training classes with a single picture, which form no pair: {alone}"] if alone else [])
 
 
 def test_nothing_is_held_out_if_so_asked() -> None:
@@ -95,8 +95,7 @@ def test_nothing_is_held_out_if_so_asked() -> None:
     assert held_out is None
     assert train.names == pictures.names
     assert notes == [
-        "training on 40 pictures of 8 classes; nothing is held out: the last weights are kept, and no figure tells "
-        "whether they are good"
+        "training on 40 pictures of 8 classes; nothing is held out: the last weights are kept, without any metric"
     ]
 
 
@@ -128,7 +127,7 @@ def test_data_that_cannot_be_trained_on(pictures: Pictures, message: str) -> Non
 
 
 def decided(pretrained: bool = True, has_gpu: bool = False, classes: int = 100, **changes: object) -> Settings:
-    return decide(Settings(**changes), classes, pretrained=pretrained, has_gpu=has_gpu)[0]  # type: ignore[arg-type]
+    return fill_in(Settings(**changes), classes, pretrained=pretrained, has_gpu=has_gpu)[0]  # type: ignore[arg-type]
 
 
 def test_nothing_is_left_open() -> None:
@@ -139,7 +138,7 @@ def test_nothing_is_left_open() -> None:
                 assert getattr(settings, name) is not None, name
             assert settings.save_every == settings.evaluate_every == 100
             # and what is decided stays so: a resumed run asks again
-            assert decide(settings, 100, pretrained=pretrained, has_gpu=has_gpu)[0] == settings
+            assert fill_in(settings, 100, pretrained=pretrained, has_gpu=has_gpu)[0] == settings
 
 
 def test_prototypes_start_in_time_however_short_the_run() -> None:
@@ -147,8 +146,8 @@ def test_prototypes_start_in_time_however_short_the_run() -> None:
     assert decided(pretrained=False, steps=60).pooling_settings["memory"] == 60 * 32 // 4
     few = {"pooling_settings": {"num_prototypes": 8}}
     assert decided(pretrained=False, steps=2, **few).pooling_settings["memory"] == 16
-    _, notes = decide(Settings(steps=1), 100, pretrained=False, has_gpu=False)
-    assert notes == ["too few steps for the prototypes to start from data: until the end this is average pooling"]
+    _, notes = fill_in(Settings(steps=1), 100, pretrained=False, has_gpu=False)
+    assert notes == ["too few steps for prototypes to start from data: the whole run is average pooling"]
     assert "memory" not in decided(pretrained=True, steps=2).pooling_settings  # they start before the first step
 
 
@@ -164,7 +163,7 @@ def test_prototypes_start_in_time_however_short_the_run() -> None:
 def test_what_depends_on_weights_and_machine(
     pretrained: bool, has_gpu: bool, frozen: bool, lr: float | None, start: str
 ) -> None:
-    settings, notes = decide(Settings(), 100, pretrained=pretrained, has_gpu=has_gpu)
+    settings, notes = fill_in(Settings(), 100, pretrained=pretrained, has_gpu=has_gpu)
     assert (settings.freeze_backbone, settings.lr, settings.start) == (frozen, lr, start)
     assert settings.freeze_batch_norm == pretrained
     assert (notes != []) == frozen
@@ -190,12 +189,12 @@ def test_what_was_said_is_kept() -> None:
 
 
 def test_a_frozen_backbone_with_random_weights_is_remarked_on() -> None:
-    _, notes = decide(Settings(freeze_backbone=True), 100, pretrained=False, has_gpu=False)
-    assert notes == ["the backbone is frozen with random weights, which is hardly ever wanted"]
+    _, notes = fill_in(Settings(freeze_backbone=True), 100, pretrained=False, has_gpu=False)
+    assert notes == ["the backbone is frozen with random weights: this is rarely useful"]
 
 
 def test_batches_are_fitted_to_few_classes() -> None:
-    settings, notes = decide(Settings(), 3, pretrained=True, has_gpu=True)
+    settings, notes = fill_in(Settings(), 3, pretrained=True, has_gpu=True)
     assert (settings.batch_size, settings.per_class) == (12, 4)
     assert notes == ["4 pictures of each of 3 classes make batches of 12, not 32"]
     assert decided(classes=8).batch_size == 32
@@ -232,7 +231,7 @@ def test_prototypes_start_from_data_one_way_or_the_other() -> None:
     assert decided(pretrained=True).pooling_settings == {"sharpness": 5.0}  # by the pca start
     assert decided(pooling="average").pooling_settings == {}
     settings = Settings(pooling_settings={"keep": 0.5})
-    decide(settings, 10, pretrained=False, has_gpu=False)
+    fill_in(settings, 10, pretrained=False, has_gpu=False)
     assert settings.pooling_settings == {"keep": 0.5}
 
 
@@ -269,9 +268,7 @@ def test_one_picture_of_each_class_is_for_proxies_only() -> None:
             divide(pictures, Settings(loss=loss))
     train, held_out, notes = divide(pictures, Settings(loss="proxy-anchor"))
     assert (len(train), held_out) == (8, None)
-    assert notes[1:] == [
-        "every training class has a single picture: proxy-anchor can only tell them apart, not learn what they share"
-    ]
+    assert notes[1:] == ["every training class has a single picture: proxy-anchor only learns to tell them apart"]
 
 
 def test_what_the_table_has_to_say_comes_first() -> None:
@@ -290,3 +287,18 @@ def test_held_out_pictures_can_be_searched_by_their_roles() -> None:
     splits = np.array(["train"] * 24 + ["validation"] * 24, np.str_)
     with pytest.raises(BrokenData, match=r"^the validation split of numbers: pictures have the role query, but none"):
         divide(replace(pictures, roles=np.array(48 * ["query"], np.str_), splits=splits), Settings())
+
+
+def test_a_run_resumes_with_the_settings_it_began_with() -> None:
+    old = Settings(data="birds", dim=64, betas=(0.9, 0.99), pooling_settings={"keep": 0.3})
+    require_resumable(old, replace(old), same_data=True)
+    with pytest.raises(ValueError, match=r"changed are dim: 64 -> None$"):
+        require_resumable(old, replace(old, dim=None, pooling_settings={"keep": 0.5}), same_data=True)
+    with pytest.raises(ValueError, match=r"changed are pooling_settings: \{'keep': 0.3\} -> \{'keep': 0.5\}$"):
+        require_resumable(old, replace(old, pooling_settings={"keep": 0.5}), same_data=True)
+    with pytest.raises(ValueError, match="birds has changed since the run"):
+        require_resumable(old, replace(old, pooling_settings={"keep": 0.5}), same_data=False)
+    free = {"out": Path("b"), "resume": True, "steps": 7, "patience": None, "workers": 0, "cache": Path("c")}
+    free |= {"device": "cpu", "devices": 2, "nodes": 3, "save_every": 5, "check": False, "strict": True}
+    assert set(free) == FREE_ON_RESUME
+    require_resumable(old, replace(old, **free), same_data=True)  # type: ignore[arg-type]

@@ -1,0 +1,141 @@
+"""Evaluate the model during a run: embed pictures, by all processes together, and compute retrieval metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lookalike.data.pictures import Pictures
+from lookalike.inference.model import embed_batches
+from lookalike.models.backbone import in_eval_mode
+from lookalike.retrieval.metrics import retrieval_metrics
+from lookalike.training.features import join_shares
+
+if TYPE_CHECKING:
+    from lookalike.training.setup import Setup
+
+
+class Evaluator:
+    """Embeds and evaluates pictures with the model of a run.
+
+    Args:
+        setup: The run.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup, self.fabric = setup, setup.fabric
+
+    def metrics(self, with_baseline: bool = False) -> tuple[dict[str, float], dict[str, float]]:
+        """Evaluate the held-out pictures.
+
+        Args:
+            with_baseline: Also evaluate the averaged features of the backbone.
+
+        Returns:
+            Metrics of the model, empty without held-out pictures; metrics of the baseline, in the first process only.
+        """
+        validation = self.setup.validation
+        if validation is None:
+            return {}, {}
+        vectors, averages = self._embed(validation, "evaluating", with_baseline)
+        metrics: dict[str, float] = {}
+        baseline: dict[str, float] = {}
+        if self.setup.is_first:
+            metrics = measure(vectors, validation, distance=self.setup.embedder.head.distance)
+            if averages is not None:
+                baseline = measure(averages, validation)
+        return self.fabric.broadcast(metrics), baseline
+
+    def vectors(self, positions: NDArray[np.int64]) -> Tensor:
+        """Embed training pictures: positions (n,) -> vectors (n, D) on the CPU. Repeated ones are embedded once."""
+        unique, inverse = np.unique(positions, return_inverse=True)
+        vectors, _ = self._embed(self.setup.train.take(unique), "embedding", False)
+        return vectors[torch.from_numpy(inverse)]
+
+    def _embed(self, pictures: Pictures, what: str, with_averages: bool) -> tuple[Tensor, Tensor | None]:
+        """Vectors of all pictures, and their averaged local features if asked for."""
+        embedder, fabric = self.setup.embedder, self.fabric
+        longest_share = -(-len(pictures) // fabric.world_size)
+
+        def forward(inputs: Tensor) -> tuple[Tensor, ...]:
+            with fabric.autocast():
+                tokens = inputs
+                if not self.setup.settings.freeze_backbone:
+                    tokens = embedder.backbone(inputs)
+                vectors = embedder.head(tokens)
+            if with_averages:
+                return vectors, tokens.float().mean(1)
+            return (vectors,)
+
+        with in_eval_mode(embedder), self.setup.display.bar(longest_share, what) as tick:
+            batches = self.setup.feed.evaluation(pictures, fabric.global_rank, fabric.world_size)
+            results = list(embed_batches(batches, forward, device=fabric.device, tick=tick))
+        if fabric.world_size > 1:
+            for index, own_share in enumerate(results):
+                padded = pad(own_share, (0, 0, 0, longest_share - len(own_share))).to(fabric.device)
+                gathered = cast(Tensor, fabric.all_gather(padded))
+                results[index] = join_shares(gathered, len(pictures)).cpu()
+        if with_averages:
+            return results[0], results[1]
+        return results[0], None
+
+
+def has_roles(pictures: Pictures) -> bool:
+    """Return whether some pictures are marked as query or gallery."""
+    return pictures.roles is not None and bool((pictures.roles != "").any())
+
+
+def measure(
+    vectors: Tensor | np.ndarray[Any, Any],
+    pictures: Pictures,
+    *,
+    distance: str = "cosine",
+    ks: tuple[int, ...] = (1, 2, 4, 8),
+) -> dict[str, float]:
+    """Compute retrieval metrics: queries against the gallery if the pictures have roles, else leave-one-out.
+
+    Args:
+        vectors: Vectors of the pictures (n, D).
+        pictures: Have labels and maybe roles.
+        distance: Distance to compare by.
+        ks: K of R@K.
+
+    Returns:
+        Metrics by name, see ``lookalike.retrieval_metrics``.
+
+    Raises:
+        ValueError: If there are roles, but no query or no gallery picture.
+    """
+    if not has_roles(pictures):
+        return retrieval_metrics(vectors, pictures.labels, distance=distance, ks=ks)
+    assert pictures.roles is not None
+    queries = np.flatnonzero(np.isin(pictures.roles, ("query", "both")))
+    gallery = np.flatnonzero(np.isin(pictures.roles, ("gallery", "both")))
+    for role, positions in (("query", queries), ("gallery", gallery)):
+        if len(positions) == 0:
+            raise ValueError(f"{pictures.name} has roles but no picture with the role {role!r}")
+    return retrieval_metrics(
+        vectors[queries],
+        pictures.labels[queries],
+        vectors[gallery],
+        pictures.labels[gallery],
+        query_ids=queries,
+        reference_ids=gallery,
+        distance=distance,
+        ks=ks,
+    )
+
+
+def as_lines(metrics: dict[str, float]) -> Iterator[str]:
+    """Format metrics for people, one line each; shares are in percent."""
+    for name, value in metrics.items():
+        if isinstance(value, int):
+            yield f"{name:<8} {value:8,d}"
+        else:
+            yield f"{name:<8} {100 * value:8.2f}"

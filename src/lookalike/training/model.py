@@ -1,0 +1,261 @@
+"""Model and objective of a run: the embedder, the start of its head from data, and the loss.
+
+A projection that starts at random loses what the backbone knows. One that starts from the principal directions of the
+backbone's features is as good as they are from the first step.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lookalike import models, objectives
+from lookalike._util.progress import Display
+from lookalike.data.pictures import Pictures
+from lookalike.models import Embedder
+from lookalike.models.input_spec import InputSpec
+from lookalike.objectives import (
+    BetweenProxies,
+    BetweenSamples,
+    Composed,
+    Objective,
+    PairObjective,
+    ProxyObjective,
+    ZeroShot,
+    with_memory,
+)
+from lookalike.objectives.between_proxies import BetweenAnchors
+from lookalike.pooling import Pooling
+from lookalike.pooling.base import StartsFromData
+from lookalike.training.features import Feed
+from lookalike.training.settings import Settings
+
+START_PICTURES = 1024  # sample from which the head starts
+START_POSITIONS = 16  # local features taken from each of them
+RELATIVE_RATE = 0.0075
+PROTOTYPE_NORM = 2.0  # median norm at which prototypes reach the unit sphere, where they work best
+
+
+def create_embedder(settings: Settings) -> Embedder:
+    """Create backbone and head, frozen as the settings say.
+
+    Args:
+        settings: Settings of a run.
+
+    Returns:
+        The embedder, on the CPU.
+
+    Raises:
+        ValueError: If the backbone does not take the size, or cannot start the projection.
+    """
+    backbone = models.create_backbone(settings.backbone, weights=settings.weights)
+    spec = _input_spec(backbone, settings)
+    embedder = Embedder(
+        backbone,
+        dim=settings.dim,
+        pooling=settings.pooling,
+        pooling_settings=settings.pooling_settings,
+        normalise=settings.normalise or "l2",
+        input_spec=spec,
+    )
+    projection = embedder.head.projection
+    if settings.start == "pca" and projection is not None and len(projection.weight) > backbone.channels:
+        raise ValueError(
+            f"{settings.backbone} has {backbone.channels} principal directions, which cannot start "
+            f"{len(projection.weight)}: set a smaller --dim, or --start random"
+        )
+    if settings.freeze_backbone:
+        models.freeze(embedder.backbone)
+        return embedder
+    if settings.freeze_batch_norm:
+        models.freeze_batch_norm(embedder.backbone)
+    if settings.train_stages is not None:
+        models.train_last_stages(embedder.backbone, settings.train_stages)
+    return embedder
+
+
+@torch.no_grad()
+def start_head(embedder: Embedder, feed: Feed, train: Pictures, settings: Settings, display: Display) -> str:
+    """Start projection and prototypes from a sample of the training pictures.
+
+    Args:
+        embedder: Model whose head is changed.
+        feed: Gives inputs of pictures.
+        train: Training pictures.
+        settings: Resolved settings.
+        display: Shows progress.
+
+    Returns:
+        A note that says what was done.
+    """
+    head = embedder.head
+    if settings.start == "random":
+        return "start: random weights"
+    if not head.projects_channels:
+        return f"start: random weights, because {settings.pooling} does not keep the backbone's channels"
+    local, averages = _sample_features(embedder, feed, train, settings, display)
+    start = head.start_from_pca(local, scale_to_median_norm=settings.median_norm)
+    note = f"start: {len(start.weight)} principal directions of {local.shape[1]}, which hold {start.kept:.1%}; "
+    note += f"local features have a median norm of {start.median_norm:.2f}"
+    pooling = head.pooling
+    if not isinstance(pooling, StartsFromData) or settings.pooling_settings.get("init") == "random":
+        return note
+    candidates = local
+    if settings.prototypes_from == "pictures":
+        if len(averages) >= pooling.num_prototypes or len(local) < pooling.num_prototypes:
+            candidates = averages
+        else:
+            note += f"; prototypes from places, as {len(averages)} pictures are too few for {pooling.num_prototypes}"
+    stretch = 1.0
+    if pooling.in_unit_ball:
+        radius = settings.pooling_settings.get("radius", 1.0)
+        stretch = max(1.0, PROTOTYPE_NORM * radius / settings.median_norm)
+    pooling.init_from(stretch * head.project(candidates))
+    return note
+
+
+def gentle_rate(embedder: Embedder) -> float:
+    """Return a learning rate for a head that starts from data: an Adam step changes a weight by less than 1 %.
+
+    Chosen on CUB's training classes with features of EfficientNet-lite0. It is relative to the weights, because the
+    weights that give local features a set norm depend on the backbone.
+
+    Args:
+        embedder: Model with a started projection.
+
+    Returns:
+        The rate, with two digits.
+    """
+    projection = embedder.head.projection
+    assert projection is not None
+    size = float(projection.weight.detach().square().mean().sqrt())
+    return float(f"{RELATIVE_RATE * size:.2g}")
+
+
+class RunObjective(NamedTuple):
+    """Objective of a run.
+
+    Attributes:
+        objective: The whole loss.
+        anchors: Proxies or samples that CCP chooses anew for every problem; None without CCP.
+    """
+
+    objective: Objective
+    anchors: BetweenAnchors | None
+
+
+def create_objective(
+    settings: Settings, classes: int, dim: int, pooling: Pooling | type[Pooling], validates: bool
+) -> RunObjective:
+    """Create the loss of a run: (1 - zero_shot) * base + zero_shot * L_zs + centres * regulariser.
+
+    The base is the loss in the batch, the same with a memory, or the loss between batch and proxies or samples (CCP).
+
+    Args:
+        settings: Settings of a run.
+        classes: Number of training classes.
+        dim: Size of the embedding.
+        pooling: Pooling of the model, or its class.
+        validates: Whether there are held-out pictures.
+
+    Returns:
+        The objective and its anchors.
+
+    Raises:
+        ValueError: If settings cannot be combined.
+    """
+    base = objectives.create(settings.loss, classes, dim, preset=settings.preset, **settings.loss_settings)
+    _check_combination(settings, base, pooling, validates)
+    main: Objective = base
+    anchors: BetweenAnchors | None = None
+    if settings.memory:
+        start = settings.memory_start * settings.accumulate
+        main = with_memory(base, dim, settings.memory, settings.batch_size, start_after=start)
+    if settings.ccp:
+        assert isinstance(base, PairObjective)
+        count, in_batch = settings.ccp_proxies, settings.ccp_in_batch
+        if settings.ccp_against == "samples":
+            anchors = BetweenSamples(base, classes, count, in_batch)
+        else:
+            anchors = BetweenProxies(base, classes, dim, count, in_batch)
+        main = anchors
+    terms: dict[str, tuple[float, Objective]] = {"metric": (1 - settings.zero_shot, main)}
+    if settings.zero_shot:
+        terms["zero-shot"] = (settings.zero_shot, ZeroShot(classes, dim, **settings.zero_shot_settings))
+    if settings.centres:
+        options = {"seed": settings.seed, **settings.centres_settings}
+        if isinstance(base, ProxyObjective):
+            options |= {"proxies_of": base}
+        else:
+            options |= {"classes": classes, "dim": dim}
+        terms["centres"] = (settings.centres, objectives.create_centres(**options))
+    if len(terms) > 1:
+        main = Composed(terms)
+    return RunObjective(main, anchors)
+
+
+def _input_spec(backbone: models.Backbone, settings: Settings) -> InputSpec:
+    size = settings.size or backbone.spec.size
+    try:
+        grid = backbone.grid(torch.zeros(1, 3, size, size))
+        too_small = grid == (1, 1) and backbone.grid(torch.zeros(1, 3, 2 * size, 2 * size)) == grid
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{settings.backbone} does not take pictures of {size} pixels: {error}") from error
+    if too_small:
+        raise ValueError(
+            f"{settings.backbone} does not take pictures of {size} pixels: even twice the size gives a single position"
+        )
+    spec = backbone.spec.resized(size)
+    if settings.resize is not None:
+        return replace(spec, resize=settings.resize)
+    if settings.crop == "none":  # then evaluation does not crop either
+        return replace(spec, resize=size)
+    return spec
+
+
+def _sample_features(
+    embedder: Embedder, feed: Feed, train: Pictures, settings: Settings, display: Display
+) -> tuple[Tensor, Tensor]:
+    """Local features (K, C) and averages (M, C) of some training pictures."""
+    rng = np.random.default_rng(settings.seed)
+    chosen = np.sort(rng.permutation(len(train))[:START_PICTURES])
+    device = next(embedder.parameters()).device
+    embedder.eval()
+    local, averages = [], []
+    with display.bar(len(chosen), "start") as tick:
+        for inputs in feed.evaluation(train.take(chosen)):
+            tokens = inputs.to(device)
+            if not settings.freeze_backbone:
+                tokens = embedder.backbone(tokens)
+            tokens = tokens.float()
+            all_positions = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
+            positions = torch.from_numpy(rng.permuted(all_positions, axis=1)[:, :START_POSITIONS]).to(device)
+            local.append(tokens.gather(1, positions.unsqueeze(-1).expand(-1, -1, tokens.shape[2])).flatten(0, 1))
+            averages.append(tokens.mean(1))
+            tick(len(inputs))
+    return torch.cat(local), torch.cat(averages)
+
+
+def _check_combination(settings: Settings, base: Objective, pooling: Pooling | type[Pooling], validates: bool) -> None:
+    on_pairs = isinstance(base, PairObjective)
+    if settings.zero_shot and not pooling.has_attributes:
+        raise ValueError(f"--zero-shot needs a pooling with prototypes, as gsp, got {settings.pooling}")
+    if settings.memory and not on_pairs:
+        raise ValueError(f"--memory needs a loss on pairs, as contrastive or multi-similarity, got {settings.loss}")
+    if settings.memory and settings.memory_start >= settings.steps:
+        raise ValueError(
+            f"the memory starts after {settings.memory_start} steps and the run has {settings.steps}: it would never "
+            "be used; set a smaller --memory-start or more --steps"
+        )
+    if not settings.ccp:
+        return
+    if not on_pairs:
+        raise ValueError(f"--ccp needs a loss on pairs between batch and proxies, got {settings.loss}")
+    if settings.memory:
+        raise ValueError("--ccp and --memory both give a batch something to be compared with: choose one of them")
+    if not validates:
+        raise ValueError("--ccp ends its problems by metrics on held-out data, but there are none: see --validation")
+    if settings.ccp_pool < settings.ccp_proxies:
+        raise ValueError(f"--ccp-pool must be at least --ccp-proxies {settings.ccp_proxies}, got {settings.ccp_pool}")

@@ -1,0 +1,220 @@
+"""Resolve settings: what the user left open is decided from the data, the backbone and the machine.
+
+``resolve`` is the only place that does so. Every decision that may surprise comes with a note to print.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from lookalike import models, objectives
+from lookalike.data.files import counted
+from lookalike.data.pictures import Pictures
+from lookalike.objectives.base import Hints
+from lookalike.training.settings import FREE_ON_RESUME, Settings
+
+PROTOTYPES, MEMORY = 64, 1024  # defaults of GSP: prototypes, and pictures that it collects before they start
+EARLY = 4  # prototypes start from data and the backbone begins to learn within the first quarter of a run
+DECIDED_BY_DATA = ("batch_size", "per_class", "pooling_settings")  # may differ because the data do
+
+
+def resolve(
+    asked: Settings, previous: Settings | None, train: Pictures, *, has_gpu: bool, world_size: int
+) -> tuple[Settings, list[str]]:
+    """Decide all open settings.
+
+    Only ``lr`` may stay None: a head that starts from data determines it, see ``lookalike.training.model``.
+
+    Args:
+        asked: Settings of the user.
+        previous: Settings of the run to resume, or None. What is open now is what was decided then.
+        train: Training pictures.
+        has_gpu: Whether the run has a GPU.
+        world_size: Number of processes.
+
+    Returns:
+        The final settings, and notes to print.
+    """
+    settings = replace(asked, precision=choose_precision(asked))
+    if previous is not None:
+        settings = _continue(previous, settings)
+    return fill_in(
+        settings,
+        len(train.classes),
+        pretrained=not models.starts_random(settings.backbone, settings.weights),
+        has_gpu=has_gpu,
+        world_size=world_size,
+        pictures=len(train),
+    )
+
+
+def fill_in(
+    settings: Settings,
+    classes: int,
+    *,
+    pretrained: bool,
+    has_gpu: bool,
+    world_size: int = 1,
+    pictures: int | None = None,
+) -> tuple[Settings, list[str]]:
+    """Replace the values None in settings.
+
+    Args:
+        settings: Settings of a run.
+        classes: Number of training classes.
+        pretrained: Whether the backbone has pretrained weights.
+        has_gpu: Whether the run has a GPU.
+        world_size: Number of processes.
+        pictures: Number of training pictures, if known.
+
+    Returns:
+        The settings, and notes to print.
+
+    Raises:
+        ValueError: If batch, classes and processes do not fit together.
+    """
+    notes: list[str] = []
+    hints = objectives.training_hints(settings.loss, settings.preset)
+    settings = _resolve_backbone(settings, pretrained, has_gpu, notes)
+    settings = _resolve_batches(settings, hints, classes, world_size, notes)
+    settings = _resolve_head(settings, hints, pretrained, pictures, notes)
+    settings = _resolve_optimizer(settings, hints, pretrained)
+    return settings, notes
+
+
+def choose_precision(settings: Settings) -> Literal["32-true", "bf16-mixed", "16-mixed"]:
+    """Return the precision of a run: "auto" is bf16-mixed on CUDA, else 32-true."""
+    if settings.precision != "auto":
+        return settings.precision
+    if settings.device not in ("cpu", "mps") and torch.cuda.is_available():
+        return "bf16-mixed"
+    return "32-true"
+
+
+def require_resumable(previous: Settings, settings: Settings, same_data: bool) -> None:
+    """Check that a resumed run has the settings and the data it began with.
+
+    Args:
+        previous: Resolved settings of the run.
+        settings: Resolved settings now.
+        same_data: Whether the data are unchanged.
+
+    Raises:
+        ValueError: Names what changed.
+    """
+    changes = {}
+    for name, before in vars(previous).items():
+        now = getattr(settings, name)
+        if name not in FREE_ON_RESUME and before != now:
+            changes[name] = f"{name}: {before} -> {now}"
+    changed_by_user = [text for name, text in changes.items() if name not in DECIDED_BY_DATA]
+    if not changed_by_user and not same_data:
+        raise ValueError(
+            f"{settings.data} has changed since the run in {settings.out} began: it cannot be resumed, start a new run"
+        )
+    if changes:
+        listed = ", ".join(changed_by_user or changes.values())
+        raise ValueError(f"a run resumes with the settings it began with; changed are {listed}")
+
+
+def _continue(previous: Settings, asked: Settings) -> Settings:
+    decided = {}
+    for name, value in vars(previous).items():
+        if getattr(asked, name) in (None, "auto"):
+            decided[name] = value
+    if "memory" in previous.pooling_settings:  # depends on the number of steps, which may have changed
+        decided["pooling_settings"] = {"memory": previous.pooling_settings["memory"], **asked.pooling_settings}
+    return replace(asked, **decided)
+
+
+def _resolve_backbone(settings: Settings, pretrained: bool, has_gpu: bool, notes: list[str]) -> Settings:
+    frozen = settings.freeze_backbone
+    if frozen is None:
+        frozen = pretrained and not has_gpu
+        if frozen:
+            notes.append("no GPU: the backbone stays frozen, the head is trained (--no-freeze-backbone trains all)")
+    if frozen and not pretrained:
+        notes.append("the backbone is frozen with random weights: this is rarely useful")
+    if settings.views > 1 and not frozen:
+        notes.append("--views has no effect without a frozen backbone: every picture is augmented anew each time")
+    freeze_batch_norm = settings.freeze_batch_norm
+    if freeze_batch_norm is None:
+        freeze_batch_norm = pretrained
+    return replace(settings, freeze_backbone=frozen, freeze_batch_norm=freeze_batch_norm)
+
+
+def _resolve_batches(settings: Settings, hints: Hints, classes: int, world_size: int, notes: list[str]) -> Settings:
+    batch_size = settings.batch_size
+    per_class = settings.per_class or min(hints.per_class, batch_size)
+    if hints.per_class > 1 and per_class < 2 and not (settings.memory or settings.ccp):
+        raise ValueError(f"{settings.loss} compares pairs: it needs at least two pictures per class in a batch, got 1")
+    if batch_size % per_class:
+        raise ValueError(f"batch_size must be a multiple of per_class {per_class}, got {batch_size}")
+    if batch_size // per_class > classes:
+        batch_size = _largest_batch(classes, per_class, world_size)
+        content = f"{counted(per_class, 'picture')} of each of {batch_size // per_class} classes"
+        notes.append(f"{content} make batches of {batch_size}, not {settings.batch_size}")
+    return replace(settings, batch_size=batch_size, per_class=per_class)
+
+
+def _largest_batch(classes: int, per_class: int, world_size: int) -> int:
+    for count in range(classes, 0, -1):
+        if count * per_class % world_size == 0:
+            return count * per_class
+    raise ValueError(f"{classes} classes with {per_class} pictures each cannot be shared by {world_size} processes")
+
+
+def _resolve_head(
+    settings: Settings, hints: Hints, pretrained: bool, pictures: int | None, notes: list[str]
+) -> Settings:
+    start = settings.start
+    if start is None:
+        start = "pca" if pretrained and settings.dim is not None else "random"
+    normalise = settings.normalise
+    if normalise is None:
+        normalise = "clip" if settings.ccp else "l2"
+    loss_settings = dict(settings.loss_settings)
+    if normalise != "l2" and objectives.takes(settings.loss, "normalise"):
+        loss_settings.setdefault("normalise", False)  # vectors of any length are compared as they are
+    settings = replace(settings, start=start, normalise=normalise, loss_settings=loss_settings)
+    if "gsp" in settings.pooling.split("+"):
+        settings = _resolve_gsp(settings, hints, pictures, notes)
+    return settings
+
+
+def _resolve_gsp(settings: Settings, hints: Hints, pictures: int | None, notes: list[str]) -> Settings:
+    pooling = dict(settings.pooling_settings)
+    pooling.setdefault("sharpness", hints.sharpness if settings.preset else 5.0)
+    if settings.start == "random":
+        pooling.setdefault("init", "k-centre")
+        seen = settings.steps * settings.batch_size
+        if pooling["init"] == "k-centre":
+            if seen < EARLY * MEMORY:  # with the default, most of the run would be average pooling
+                prototypes = pooling.get("num_prototypes", PROTOTYPES)
+                pooling.setdefault("memory", min(MEMORY, max(prototypes, seen // EARLY)))
+            if seen < pooling.get("memory", MEMORY):
+                notes.append("too few steps for prototypes to start from data: the whole run is average pooling")
+    elif pictures is not None and pictures < PROTOTYPES:
+        pooling.setdefault("num_prototypes", pictures)  # prototypes are chosen among the pictures
+    return replace(settings, pooling_settings=pooling)
+
+
+def _resolve_optimizer(settings: Settings, hints: Hints, pretrained: bool) -> Settings:
+    lr = settings.lr
+    if lr is None and settings.preset:
+        lr = hints.learning_rate
+    if lr is None and settings.start == "random":
+        lr = 1e-3
+    warm_up = settings.warm_up
+    if warm_up is None:
+        warm_up = 0  # random weights need no protection, and frozen ones are not trained
+        if pretrained and not settings.freeze_backbone:
+            warm_up = min(hints.warm_up * settings.evaluate_every, settings.steps // EARLY)
+    return replace(
+        settings,
+        lr=lr,
+        proxy_lr=settings.proxy_lr or hints.rate_multiplier,
+        warm_up=warm_up,
+        save_every=settings.save_every or settings.evaluate_every,
+    )

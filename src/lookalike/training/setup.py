@@ -1,0 +1,231 @@
+"""Set up a run: from settings to data, model, objective and batches, top to bottom.
+
+Whatever is wrong with settings or data is found here, before anything is written to the run folder.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from lightning_fabric import Fabric
+
+from lookalike import data
+from lookalike._util.progress import Display
+from lookalike._util.signals import StopRequest
+from lookalike.data.pictures import Pictures
+from lookalike.data.sampler import ClassBatches
+from lookalike.inference.preprocess import Preprocess
+from lookalike.models import Embedder
+from lookalike.models.embedder import Head
+from lookalike.objectives import Objective
+from lookalike.objectives.between_proxies import BetweenAnchors
+from lookalike.training.checkpoint import RunFolder
+from lookalike.training.features import FeatureFeed, Feed, PictureFeed, fill_cache
+from lookalike.training.model import create_embedder, create_objective, gentle_rate, start_head
+from lookalike.training.resolve import choose_precision, require_resumable, resolve
+from lookalike.training.settings import Settings
+from lookalike.training.split import describe, divide, fingerprint
+
+T = TypeVar("T")
+
+
+@dataclass
+class Setup:
+    """Everything a run is made of.
+
+    Attributes:
+        settings: Resolved settings.
+        fabric: Launched Fabric: device, precision, processes.
+        display: Prints notes and progress, from one process only.
+        folder: Folder of the run.
+        train: Training pictures.
+        validation: Held-out pictures, or None.
+        embedder: Model.
+        objective: Loss.
+        anchors: The part of the objective that CCP chooses, or None.
+        feed: Source of batches.
+        fingerprints: Of training and held-out pictures.
+        state: Saved state of the run to resume, or None.
+    """
+
+    settings: Settings
+    fabric: Fabric
+    display: Display
+    folder: RunFolder
+    train: Pictures
+    validation: Pictures | None
+    embedder: Embedder
+    objective: Objective
+    anchors: BetweenAnchors | None
+    feed: Feed
+    fingerprints: list[str]
+    state: dict[str, Any] | None
+
+    @property
+    def model(self) -> Embedder | Head:
+        """The trained module: the head alone if the feed gives features."""
+        if self.settings.freeze_backbone:
+            return self.embedder.head
+        return self.embedder
+
+    @property
+    def is_first(self) -> bool:
+        """True in the process that writes the run folder."""
+        return self.fabric.global_rank == 0
+
+
+def set_up(settings: Settings, stop: StopRequest, pictures: Pictures | None = None) -> Setup:
+    """Set up a new run, or one to resume.
+
+    Args:
+        settings: Settings of the user; ``out`` must be set.
+        stop: Request to stop, checked during long work.
+        pictures: Pictures to use instead of ``settings.data``.
+
+    Returns:
+        The run, ready for its first step.
+
+    Raises:
+        ValueError: For bad settings or data.
+        Stopped: If ``stop`` was requested.
+    """
+    if settings.out is None:
+        raise ValueError("missing --out RUN (folder for the run)")
+    fabric = _launch(settings)
+    display = Display(stop, quiet=fabric.global_rank > 0, alone=fabric.world_size == 1)
+    folder = RunFolder(Path(settings.out))
+    previous = _on_first_process(fabric, lambda: _previous_settings(folder, settings))
+    if previous is None and settings.resume and settings.data is not None:
+        display.say(f"there is nothing to resume in {settings.out}: this is a new run")
+
+    # Data, then settings
+    if pictures is None:
+        pictures = _load(fabric, settings, previous)
+    train, validation, notes = divide(pictures, settings)
+    has_gpu = fabric.device.type != "cpu"
+    settings, more_notes = resolve(settings, previous, train, has_gpu=has_gpu, world_size=fabric.world_size)
+    fingerprints = [fingerprint(train)]
+    if validation is not None:
+        fingerprints.append(fingerprint(validation))
+    state = None
+    if previous is not None:
+        if folder.state_file.exists():
+            state = folder.read_state()
+        require_resumable(previous, settings, same_data=state is None or state["data"] == fingerprints)
+
+    # Model and objective
+    torch.manual_seed(settings.seed)
+    embedder = create_embedder(settings)
+    trained = embedder.head if settings.freeze_backbone else embedder
+    if not any(parameter.requires_grad for parameter in trained.parameters()):
+        raise ValueError("nothing would be trained: the backbone is frozen and the head has no weights; set --dim")
+    objective, anchors = create_objective(
+        settings, len(train.classes), embedder.head.dim, embedder.head.pooling, validation is not None
+    )
+
+    # Batches
+    preprocess = Preprocess(embedder.input_spec)
+    train = preprocess.reading(train)
+    if validation is not None:
+        validation = preprocess.reading(validation)
+    sampler = ClassBatches(
+        train.labels,
+        settings.batch_size,
+        settings.per_class or 1,
+        seed=settings.seed,
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
+    )
+    for note in notes + more_notes:
+        display.say(note)
+    embedder.to(fabric.device)
+    feed: Feed
+    if settings.freeze_backbone:
+        cache = fill_cache(settings, embedder, train, validation, fabric, display)
+        feed = FeatureFeed(train, cache, sampler, settings.views)
+    else:
+        feed = PictureFeed(
+            train, embedder.input_spec, sampler, workers=settings.workers, crop=settings.crop, flip=settings.flip
+        )
+
+    # Start of the head, and the learning rate that depends on it
+    if state is None:
+        display.say(start_head(embedder, feed, train, settings, display))
+        if settings.lr is None:
+            settings = replace(settings, lr=gentle_rate(embedder))
+    if fabric.global_rank == 0:
+        if state is None:
+            folder.write_settings(settings)
+            folder.write_json("data.json", describe(pictures, train, validation))
+        elif previous is not None:  # so that the next --resume knows the last request
+            folder.write_settings(replace(previous, steps=settings.steps, patience=settings.patience))
+    return Setup(
+        settings, fabric, display, folder, train, validation, embedder, objective, anchors, feed, fingerprints, state
+    )
+
+
+def _launch(settings: Settings) -> Fabric:
+    devices, nodes = settings.devices, settings.nodes
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has decided
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
+    fabric = Fabric(
+        accelerator=settings.device,
+        devices=devices,
+        num_nodes=nodes,
+        strategy="ddp" if devices * nodes > 1 else "auto",
+        precision=choose_precision(settings),
+    )
+    fabric.launch()
+    return fabric
+
+
+def _previous_settings(folder: RunFolder, settings: Settings) -> Settings | None:
+    """Settings of the run to resume; None for a new run, whose folder must be free."""
+    if settings.resume and (folder.path / "settings.yaml").exists():
+        folder.refuse_fewer_steps(settings.steps)
+        return folder.read_settings()
+    folder.refuse_if_taken()
+    return None
+
+
+def _load(fabric: Fabric, settings: Settings, previous: Settings | None) -> Pictures:
+    """Load the pictures. The first process checks every file; the others drop what it found unreadable."""
+    source = settings.data
+    if source is None and previous is not None:
+        source = previous.data
+    if source is None:
+        subject = f"there is no run in {settings.out} to resume, and a new one" if settings.resume else "a run"
+        raise ValueError(f"{subject} needs data: a folder of class folders, a CSV, a data set, or glyphs")
+    pictures = None
+
+    def check() -> tuple[str, ...]:
+        nonlocal pictures
+        pictures = data.load(source, strict=settings.strict, check=settings.check, progress=True)
+        return pictures.names
+
+    readable = _on_first_process(fabric, check)
+    if pictures is not None:
+        return pictures
+    unchecked = data.load(source, check=False)
+    positions = {name: position for position, name in enumerate(unchecked.names)}
+    return unchecked.take([positions[name] for name in readable])
+
+
+def _on_first_process(fabric: Fabric, work: Callable[[], T]) -> T:
+    """Do ``work`` in the first process; its result, or its error, is that of all."""
+    result: T | None = None
+    error: Exception | None = None
+    if fabric.global_rank == 0:
+        try:
+            result = work()
+        except (ValueError, TypeError, OSError) as failure:
+            error = failure
+    if fabric.world_size > 1:
+        result, error = fabric.broadcast((result, error))
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]  # set if there is no error
