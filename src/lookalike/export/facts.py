@@ -1,4 +1,4 @@
-"""What has to be known to use a model without this library; it goes into every exported file."""
+"""Facts for using a model without this library; every exported file contains them."""
 
 from typing import Any
 
@@ -9,7 +9,16 @@ from lookalike.models.input_spec import InputSpec
 
 
 def facts(embedder: Embedder, outputs: list[str], *, int8: bool = False) -> dict[str, Any]:
-    """Plain values that JSON can hold."""
+    """Describe a model.
+
+    Args:
+        embedder: The model.
+        outputs: Names of the exported outputs.
+        int8: Whether ``quantise_weights`` was applied.
+
+    Returns:
+        Plain values that JSON can hold: input, preprocessing, outputs, distance, and where the model comes from.
+    """
     settings = embedder.settings()
     spec = embedder.input_spec
     return {
@@ -27,10 +36,10 @@ def facts(embedder: Embedder, outputs: list[str], *, int8: bool = False) -> dict
 
 
 def steps(spec: InputSpec) -> list[str]:
-    """How a picture becomes the numbers that go in, for people."""
+    """The preprocessing of ``lookalike.inference.preprocess`` in words, one step per line."""
     colours = "BGR, 0 to 255" if spec.bgr255 else "RGB, divided by 255"
     return [
-        "turn it upright as its EXIF data say; transparency onto white",
+        "turn it upright as its EXIF data say; composite transparency onto white",
         f"resize its shorter side to {spec.resize_to}, {spec.interpolation} with antialiasing",
         f"cut out the middle {spec.size} x {spec.size}",
         f"{colours}, channels first",

@@ -1,11 +1,13 @@
-"""A model as one graph: numbers (B, 3, size, size), prepared as its ``InputSpec`` says, -> vectors (B, D), for any B.
+"""A model as one graph: inputs (B, 3, size, size), prepared as its ``InputSpec`` says, -> vectors (B, D), for any B.
 
-With ``details`` also where the pooling looked, (B, rows, columns), each adding up to 1, and its attributes (B, m) where
-it has some. The graph is traced by ``torch.export``; both file formats are made of it.
+With ``details`` the graph also gives the weights of the pooling (B, rows, columns), which sum to 1, and the attributes
+(B, m) if the pooling has any. ``torch.export`` traces the graph; both file formats are made of it.
 """
 
 import warnings
+from collections.abc import Callable, Iterable
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +17,25 @@ from torch.export import Dim, ExportedProgram
 
 from lookalike.inference.preprocess import to_inputs
 from lookalike.models import Embedder
+from lookalike.models.weight_files import first_line
 
 INPUT, BATCH = "images", "batch"
-MOST = 2**16  # pictures in a batch
-TOLERANCE = 1e-4  # between the vectors of a file and those of the model
+MAX_BATCH = 2**16
+TOLERANCE = 1e-4  # largest difference between the outputs of a file and of the model
 
 
 class Graph(nn.Module):
-    """What is exported of an Embedder: its forward pass with plain tensors as results, see ``outputs``.
+    """The forward pass of an Embedder with plain tensors as results.
 
-    It holds a copy on the CPU, in eval mode and without gradients.
+    Args:
+        embedder: The model; the graph holds a copy on the CPU, in eval mode and without gradients.
+        details: Also give the weights and attributes of the pooling.
+
+    Attributes:
+        outputs: Names of the results.
+
+    Raises:
+        ValueError: If ``details`` are wanted of a pooling without weights.
     """
 
     def __init__(self, embedder: Embedder, details: bool = False) -> None:
@@ -35,18 +46,23 @@ class Graph(nn.Module):
         self.embedder = deepcopy(embedder).cpu().eval().requires_grad_(False)
         self.outputs = ["vectors"]
         if details:
-            self.outputs += ["weights", *(["attributes"] if pooling.has_attributes else [])]
+            self.outputs.append("weights")
+        if details and pooling.has_attributes:
+            self.outputs.append("attributes")
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """The results named in ``outputs`` for images (B, 3, size, size)."""
         if len(self.outputs) == 1:
             return (self.embedder(images),)
         maps = self.embedder.backbone.maps(images)
-        seen = self.embedder.head(maps.flatten(1, 2), details=True)
-        results = (seen.vector, seen.weights.unflatten(1, (maps.shape[1], maps.shape[2])), seen.attributes)
+        pooled = self.embedder.head(maps.flatten(1, 2), details=True)
+        weights = pooled.weights.unflatten(1, (maps.shape[1], maps.shape[2]))
+        results = (pooled.vector, weights, pooled.attributes)
         return results[: len(self.outputs)]
 
 
 def pooling_name(embedder: Embedder) -> str:
+    """The name of the model's pooling."""
     return str(embedder.settings()["pooling"]["name"])
 
 
@@ -58,34 +74,61 @@ def example(embedder: Embedder, pictures: int = 2) -> Tensor:
 
 
 def any_batch() -> dict[str, Any]:
-    """The first dimension is free, as torch.export wants to be told."""
-    return {INPUT: {0: Dim(BATCH, min=1, max=MOST)}}
+    """The ``dynamic_shapes`` of torch.export for any batch size."""
+    return {INPUT: {0: Dim(BATCH, min=1, max=MAX_BATCH)}}
 
 
 def trace(graph: Graph) -> ExportedProgram:
-    """The graph for any number of pictures from 1 on."""
+    """Trace a graph for any batch size.
+
+    Args:
+        graph: The graph.
+
+    Returns:
+        The program of ``torch.export``.
+
+    Raises:
+        ValueError: If the backbone or the pooling cannot be traced.
+    """
     pictures = (example(graph.embedder),)
     failure: Exception | None = None
-    for strict in (False, True):  # strict follows also code that asks a tensor for its len(), and takes longer
+    for strict in (False, True):  # strict is slower, but can also trace len() of a tensor
         try:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return torch.export.export(graph, pictures, dynamic_shapes=any_batch(), strict=strict)
-        except Exception as error:  # whatever a tracer meets
+        except Exception as error:  # tracing can fail in any way
             failure = failure or error
+    assert failure is not None
     raise ValueError(
         f"{graph.embedder.backbone.name} with {pooling_name(graph.embedder)} cannot be traced by torch.export: "
         f"{first_line(failure)}"
     )
 
 
-def first_line(error: BaseException | None) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+def check_results(path: Path, graph: Graph, run: Callable[[Tensor], Iterable[Any]]) -> float:
+    """Compare the results of an exported file with those of the model.
 
+    Args:
+        path: The file, for the error.
+        graph: The model's graph.
+        run: Runs the file for inputs (B, 3, size, size).
 
-def largest_difference(expected: tuple[Tensor, ...], got: list[Any]) -> float:
-    """Between two lists of results; infinite where one of them is not finite."""
-    differences = [(ours - torch.as_tensor(theirs)).abs().max() for ours, theirs in zip(expected, got, strict=True)]
-    worst = torch.stack(differences).max()
-    return float(worst) if bool(worst.isfinite()) else float("inf")
+    Returns:
+        The largest difference.
+
+    Raises:
+        ValueError: If it is above ``TOLERANCE`` or not finite.
+    """
+    pictures = example(graph.embedder, 3)
+    largest = 0.0
+    with torch.inference_mode():
+        for expected, result in zip(graph(pictures), run(pictures), strict=True):
+            difference = (expected - torch.as_tensor(result)).abs().max().item()
+            if not difference <= TOLERANCE:  # also for NaN
+                raise ValueError(
+                    f"{path} was not written: its results differ from the model's by {difference:.1e}, "
+                    f"more than {TOLERANCE:g}"
+                )
+            largest = max(largest, difference)
+    return largest

@@ -2,9 +2,9 @@
 
     scale_o = max_i |w_oi| / 127,    q_oi = round(w_oi / scale_o),    w_oi is taken to be scale_o q_oi
 
-For the weights of convolutions and linear layers, which are nearly all there are; biases, norms and prototypes stay as
-they are, and so does the arithmetic: the weights are multiplied out before they are used. What it costs in quality is
-to be measured (``lookalike export --int8 --data DATA``), which takes no calibration since no activation is rounded.
+This applies to convolutions and linear layers, which have nearly all weights. Biases, norms and prototypes keep their
+precision, and so does the arithmetic: weights are converted back before they are used. There is no calibration, since
+activations are not rounded. Measure the loss of quality by ``lookalike export --int8 --data DATA``.
 """
 
 import torch
@@ -15,7 +15,7 @@ LEVELS = 127
 
 
 class _Dequantised(nn.Module):
-    """As parametrisation of a weight: (int8 (O, ...), scales (O, 1, ...)) -> fp32 (O, ...)."""
+    """Parametrisation of a weight: (int8 (O, ...), scales (O, 1, ...)) -> fp32 (O, ...)."""
 
     def forward(self, levels: Tensor, scales: Tensor) -> Tensor:
         return levels.to(scales.dtype) * scales
@@ -28,14 +28,21 @@ class _Dequantised(nn.Module):
 
 @torch.no_grad()
 def quantise_weights(module: nn.Module) -> int:
-    """Replace the weights in place, for inference only; returns how many numbers are now one byte each."""
+    """Replace the weights of a module by int8 ones, for inference only.
+
+    Args:
+        module: Changed in place.
+
+    Returns:
+        How many numbers now take one byte each.
+    """
     count = 0
     for layer in list(module.modules()):
         if not isinstance(layer, (nn.Conv2d, nn.Linear)) or parametrize.is_parametrized(layer):
             continue
         weight = layer.weight.detach().clone()
         del layer.weight
-        layer.register_buffer("weight", weight)  # no Parameter: bytes have no gradient
+        layer.register_buffer("weight", weight)  # not a Parameter: bytes have no gradient
         parametrize.register_parametrization(layer, "weight", _Dequantised())
         count += weight.numel()
     return count

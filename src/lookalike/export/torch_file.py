@@ -3,7 +3,8 @@
     model = torch.export.load("birds.pt2").module()
     vectors, = model(numbers)
 
-The archive holds the ``facts`` as ``lookalike.json``. It is loaded and compared before it takes its place.
+The archive holds the ``facts`` as ``lookalike.json``. The file is loaded and compared with the model before it is moved
+to its path.
 """
 
 import json
@@ -14,30 +15,34 @@ import torch
 
 from lookalike._util.files import replacing
 from lookalike.export.facts import facts
-from lookalike.export.graph import TOLERANCE, Graph, example, largest_difference, trace
+from lookalike.export.graph import Graph, check_results, trace
 from lookalike.models import Embedder
 
 FACTS = "lookalike.json"
 
 
 def write_torch(embedder: Embedder, path: Path, *, details: bool = False, int8: bool = False) -> float:
-    """Write the model, whole or not at all; arguments and result as for ``write_onnx``."""
+    """Write a model, completely or not at all.
+
+    Args:
+        embedder: The model.
+        path: The file.
+        details: Also export the weights (B, rows, columns) and attributes of the pooling.
+        int8: ``quantise_weights`` was applied; the facts say so.
+
+    Returns:
+        The largest difference between the results of the file and of the model.
+
+    Raises:
+        ValueError: If the model cannot be exported, or the results differ.
+    """
     graph = Graph(embedder, details)
     traced = trace(graph)
     for node in traced.graph.nodes:
-        node.meta.pop("stack_trace", None)  # where in whose files each step was written
+        node.meta.pop("stack_trace", None)  # paths of source files
     text = json.dumps(facts(embedder, graph.outputs, int8=int8))
     with replacing(path) as unfinished:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of weights that are views of one another, which it gets right
+            warnings.simplefilter("ignore")  # weights that share memory; they are saved correctly
             torch.export.save(traced, unfinished, extra_files={FACTS: text})
-        pictures = example(embedder, 3)
-        with torch.inference_mode():
-            got = torch.export.load(unfinished).module()(pictures)
-            difference = largest_difference(graph(pictures), list(got))
-        if not difference <= TOLERANCE:
-            raise ValueError(
-                f"{path} was not written: its results differ from the model's by {difference:.1e}, "
-                f"more than {TOLERANCE:g}"
-            )
-    return difference
+        return check_results(path, graph, torch.export.load(unfinished).module())
