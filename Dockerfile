@@ -3,9 +3,10 @@
 #   docker build -t lookalike .
 #   docker run -p 8000:8000 -e LOOKALIKE_READ_KEY=... -v "$PWD/mine.idx:/index" lookalike
 #
-# The server listens on all addresses of the container and therefore needs a key. LOOKALIKE_WRITE_KEY also allows
-# adding and deleting. The user of the container (uid 1000) must be able to read and write the index folder. Mount the
-# pictures at the path they were indexed from, for example -v "$PWD/my_pictures:$PWD/my_pictures:ro".
+# The server listens on all addresses of the container and therefore needs a key of at least 16 characters.
+# LOOKALIKE_WRITE_KEY also allows adding and deleting. The user of the container (uid 1000) must be able to read and
+# write the index folder. Mount the pictures at the path they were indexed from, for example
+# -v "$PWD/my_pictures:$PWD/my_pictures:ro". Further options of `lookalike serve` go after the name of the image.
 
 FROM python:3.12-slim
 

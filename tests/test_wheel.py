@@ -97,5 +97,10 @@ def test_the_layer_runs(environment: Path) -> None:
 def test_the_layer_needs_only_torch_and_numpy(environment: Path) -> None:
     done = run(environment / "python", "-c", ONLY_TORCH + LAYER)
     assert done.returncode == 0, done.stderr
+    command = "from lookalike.cli import main; sys.exit(main(['train', 'pictures', '--out', 'run']))"
+    failed = run(environment / "python", "-c", ONLY_TORCH + command)
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("lookalike train: the package ")
+    assert failed.stderr.endswith(' is not installed: pip install "lookalike[train]"\n')
     refused = run(environment / "python", "-c", ONLY_TORCH + "import PIL")
     assert "No module named 'PIL'" in refused.stderr

@@ -29,6 +29,7 @@ COMMANDS = {
     "study": "reproduce a figure of the papers",
 }
 
+EXTRAS = {"index": "serve", "search": "serve", "serve": "serve", "export": "train,export"}  # others: train
 BROKEN_PIPE = 128 + 13  # signal.SIGPIPE does not exist on every system
 
 
@@ -67,7 +68,10 @@ def _run(name: str, argv: list[str]) -> int:
         if name not in COMMANDS:
             print(f"lookalike: there is no command {name!r}{did_you_mean(name, COMMANDS)}", file=sys.stderr)
             return 2
-        command = import_module(f"lookalike.cli.{name}")
+        try:
+            command = import_module(f"lookalike.cli.{name}")
+        except ModuleNotFoundError as error:
+            return _report_missing_package(name, error)
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may have characters that the encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -84,7 +88,18 @@ def _run(name: str, argv: list[str]) -> int:
     except Exception as error:
         if os.environ.get("LOOKALIKE_TRACEBACK"):
             raise
+        if isinstance(error, ModuleNotFoundError):
+            return _report_missing_package(name, error)
         return _report_error(name, error)
+
+
+def _report_missing_package(name: str, error: ModuleNotFoundError) -> int:
+    package = (error.name or str(error)).partition(".")[0]
+    if package == "lookalike":  # a mistake in our own imports
+        return _report_error(name, error)
+    command = f'pip install "lookalike[{EXTRAS.get(name, "train")}]"'
+    print(f"lookalike {name}: the package {package} is not installed: {command}", file=sys.stderr)
+    return 1
 
 
 def _report_error(name: str, error: Exception) -> int:

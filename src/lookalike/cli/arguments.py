@@ -85,7 +85,7 @@ def _build_parser(
     positional: Sequence[str],
     flags: dict[str, str],
 ) -> ArgumentParser:
-    usage = " ".join([prog, *(name.upper() for name in positional), "[options]"])
+    usage = _usage(settings_type, prog, positional)
     parser = ArgumentParser(
         prog=prog,
         usage=f"{usage}\n\nexample: {example}".replace("%", "%%"),
@@ -119,6 +119,19 @@ def _build_parser(
             metavar = _metavar(field.name, annotation)
             group.add_argument(*names, type=annotation, default=_default(field), metavar=metavar, help=explanation)
     return parser
+
+
+def _usage(settings_type: type[Any], prog: str, positional: Sequence[str]) -> str:
+    words = [prog]
+    for field in fields(settings_type):
+        name = field.name.upper()
+        if field.name in positional and not _is_required(field):
+            words.append(f"[{name}]")
+        elif field.name in positional:
+            words.append(name)
+        elif _is_required(field):
+            words.append(f"{option_name(field.name)} {name}")
+    return " ".join([*words, "[options]"])
 
 
 def _field_name(option: str) -> str:

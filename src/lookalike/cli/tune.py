@@ -66,13 +66,8 @@ def run(argv: list[str]) -> int:
         raise UsageError('missing --search (for example "lr=log(1e-5, 1e-3)") or --plan')
     from lookalike._util.files import require_writable
     from lookalike.report.tuning import describe_best, write_report
+    from lookalike.tuning.study import Tuning
 
-    try:
-        from lookalike.tuning.study import Tuning
-    except ModuleNotFoundError as error:
-        if error.name != "optuna":
-            raise
-        raise UsageError('lookalike tune needs Optuna: pip install "lookalike[train]"') from None
     require_writable(settings.out)
     plan = _load_plan(settings)
     task, trials = _make_task(settings, plan)
