@@ -1,4 +1,4 @@
-"""What a table consists of: every combination of data, loss, pooling and methods, with every fold and repeat."""
+"""The plan of a benchmark: every combination of data, loss, pooling and methods, with every fold and repeat."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -11,42 +11,59 @@ from lookalike._util.suggestions import did_you_mean
 from lookalike.data.pictures import Pictures
 from lookalike.experiments.cells import Cell
 from lookalike.experiments.choices import Choice, parse_choices, split_top_level
+from lookalike.experiments.layers import merge
 from lookalike.experiments.protocol import METHODS, Protocol, settings_for
 from lookalike.experiments.splits import fingerprint_of, steered_by_test, with_fold, with_test_classes
 from lookalike.training.model import create_objective
 from lookalike.training.settings import Settings
 
-ALIASES = {"xbm": "memory", "none": ""}
-# What a method's own settings are called among those of a run; the others go to its ``..._settings``.
-OWN = {
+ALIASES = {"xbm": "memory"}
+LOSS_ALIASES = ("c1", "c2", "ms")
+# Names of a method's settings among those of a run.
+METHOD_SETTINGS = {
     "zero-shot": {"weight": "zero_shot"},
     "memory": {"batches": "memory", "start": "memory_start"},
     "centres": {"weight": "centres"},
     "ccp": {},
 }
-REST = {"zero-shot": "zero_shot_settings", "centres": "centres_settings"}
-NESTED = ("loss_settings", "pooling_settings", "zero_shot_settings", "centres_settings")
+# Where a method's other settings go; those of other methods are called method_name.
+NESTED_SETTINGS = {"zero-shot": "zero_shot_settings", "centres": "centres_settings"}
 
 
 @dataclass
 class Plan:
+    """The cells of a benchmark.
+
+    Attributes:
+        impossible: combinations that cannot be trained, with the reason.
+        parts: pictures with their splits, by data and fold.
+    """
+
     protocol: Protocol
     cells: list[Cell]
-    impossible: list[tuple[str, str]]  # what was asked for and cannot be, and why
-    parts: dict[tuple[str, int], Pictures]  # by data and fold, with their splits
+    impossible: list[tuple[str, str]]
+    parts: dict[tuple[str, int], Pictures]
 
     def pictures_of(self, cell: Cell) -> Pictures:
+        """The pictures of a cell with the splits of its fold."""
         return self.parts[cell.data, cell.fold]
 
 
 def parse_methods(text: str) -> list[tuple[Choice, ...]]:
-    """``none,xbm+zero-shot,centres(weight=0.1)`` -> what is added to the loss, case by case."""
+    """Parse ``none,xbm+zero-shot,centres(weight=0.1)`` into the methods that are added to the loss, case by case.
+
+    Raises:
+        ValueError: a method does not exist.
+    """
     cases = []
     for case in split_top_level(text, ","):
-        names = [ALIASES.get(piece, piece) for piece in split_top_level(case, "+")]
-        names = [f"memory{name[3:]}" if name.startswith("xbm(") else name for name in names if name]
-        found = [choice for name in names for choice in parse_choices(name, METHODS, "method")]
-        cases.append(tuple(sorted(found, key=lambda choice: METHODS.index(choice.name))))
+        methods = []
+        for piece in split_top_level(case, "+"):
+            name, bracket, settings = piece.partition("(")
+            if piece != "none":
+                methods += parse_choices(f"{ALIASES.get(name, name)}{bracket}{settings}", METHODS, "method")
+        methods.sort(key=lambda choice: METHODS.index(choice.name))
+        cases.append(tuple(methods))
     return list(dict.fromkeys(cases)) or [()]
 
 
@@ -60,134 +77,153 @@ def make_plan(
     variant: str = "L",
     overrides: dict[str, Any] | None = None,
 ) -> Plan:
-    """``sources``: pictures by the name of their data, as ``load_sources`` gives them.
+    """Plan every combination of data, loss, pooling and methods.
 
-    ``overrides`` are settings of ``lookalike train`` that go before those of the protocol.
+    Args:
+        protocol: says which folds, repeats and settings a combination has.
+        sources: pictures by the name of their data, as ``load_sources`` gives them.
+        losses: to combine.
+        pooling_choices: to combine.
+        methods: cases to combine, each with the methods that are added to the loss.
+        variant: "S" or "L".
+        overrides: settings of ``lookalike train`` that override those of the protocol.
+
+    Raises:
+        ValueError: an override does not exist.
     """
-    overrides = dict(overrides or {})
-    known = [entry.name for entry in fields(Settings)]
-    for name in overrides:
-        if name not in known:
-            raise ValueError(f"there is no setting {name!r}{did_you_mean(name, known)}")
-    if "seed" in overrides:
-        raise ValueError(
-            "seed cannot be the same for all: every repeat has its own, and --seeds says how many there are"
-        )
-    folds = range(protocol.split.models)
-    parts = {(name, fold): divided(pictures, protocol, fold) for name, pictures in sources.items() for fold in folds}
-    prints = {place: fingerprint_of(pictures) for place, pictures in parts.items()}
+    overrides = overrides or {}
+    _check_overrides(overrides)
+    parts, fingerprints = {}, {}
+    for source, pictures in sources.items():
+        for fold in range(protocol.split.models):
+            parts[source, fold] = split_for_fold(pictures, protocol, fold)
+            fingerprints[source, fold] = fingerprint_of(parts[source, fold])
     plan = Plan(protocol, [], [], parts)
-    titles: dict[str, str] = {}  # of rows, by the keys of their models
+    titles: dict[str, str] = {}  # by the keys of their cells
     for source, loss, pooling, case in product(sources, losses, pooling_choices, methods):
+        title = " + ".join(map(str, (loss, pooling, *case)))
+        cells = []
         try:
-            runs = {
-                run: _settings(protocol, sources[source], loss, pooling, case, run, variant, overrides)
-                for run in protocol.runs
-            }
-            _refuse_impossible(next(iter(runs.values())), parts[source, 0])
+            for fold, repeat in protocol.runs:
+                settings = _run_settings(
+                    protocol, sources[source], loss, pooling, case, fold, repeat, variant, overrides
+                )
+                settings = replace(settings, data=source)
+                fingerprint = fingerprints[source, fold]
+                cells.append(Cell(protocol.name, source, loss, pooling, case, fold, repeat, settings, fingerprint))
+            _check_trainable(cells[0].settings, parts[source, 0])
         except (ValueError, TypeError) as reason:
-            plan.impossible.append((f"{' + '.join(map(str, (loss, pooling, *case)))} on {source}", str(reason)))
+            plan.impossible.append((f"{title} on {source}", str(reason)))
             continue
-        cells = [
-            Cell(
-                protocol.name,
-                source,
-                loss,
-                pooling,
-                case,
-                fold,
-                repeat,
-                replace(settings, data=source),
-                prints[source, fold],
-            )
-            for (fold, repeat), settings in runs.items()
-        ]
-        twin = titles.get(cells[0].key)
-        if twin is not None:
-            plan.impossible.append((f"{cells[0].title} on {source}", f"it has the very settings of {twin}"))
+        if cells[0].key in titles:
+            plan.impossible.append((f"{title} on {source}", f"it has the very settings of {titles[cells[0].key]}"))
             continue
-        titles |= {cell.key: cell.title for cell in cells}
+        for cell in cells:
+            titles[cell.key] = title
         plan.cells += cells
     return plan
 
 
 def load_sources(names: Sequence[str], *, check: bool = True, progress: bool = True) -> dict[str, Pictures]:
-    """The pictures of each data set, checked once for all cells, with test classes."""
-    return {name: with_test_classes(data.load(name, check=check, progress=progress)) for name in names}
+    """Load data sets and give each of them test classes.
+
+    Args:
+        names: of data sets, folders or files.
+        check: decode every picture once.
+        progress: show a progress bar.
+
+    Returns:
+        Pictures by name.
+    """
+    sources = {}
+    for name in names:
+        sources[name] = with_test_classes(data.load(name, check=check, progress=progress))
+    return sources
 
 
 def loss_names() -> list[str]:
-    return [*objectives.names(), "c1", "c2", "ms"]
+    """All losses, with the papers' short names."""
+    return [*objectives.names(), *LOSS_ALIASES]
 
 
 def pooling_names() -> list[str]:
+    """All poolings."""
     return poolings.names()
 
 
-def divided(pictures: Pictures, protocol: Protocol, fold: int) -> Pictures:
+def split_for_fold(pictures: Pictures, protocol: Protocol, fold: int) -> Pictures:
+    """The pictures with the validation classes of a fold."""
     held_out = protocol.held_out(fold)
     if held_out is None:
         return steered_by_test(pictures)
     return with_fold(pictures, held_out, protocol.split.folds)
 
 
-def _settings(
+def with_seeds(protocol: Protocol, seeds: int | None) -> Protocol:
+    """The protocol with another number of repeats; None changes nothing."""
+    return protocol if seeds is None else replace(protocol, repeats=seeds)
+
+
+def _check_overrides(overrides: dict[str, Any]) -> None:
+    names = [entry.name for entry in fields(Settings)]
+    for name in overrides:
+        if name not in names:
+            raise ValueError(f"there is no setting {name!r}{did_you_mean(name, names)}")
+    if "seed" in overrides:
+        raise ValueError("seed cannot be set: every repeat has its own, and --seeds says how many there are")
+
+
+def _run_settings(
     protocol: Protocol,
     pictures: Pictures,
     loss: Choice,
     pooling: Choice,
     methods: tuple[Choice, ...],
-    run: tuple[int, int],
+    fold: int,
+    repeat: int,
     variant: str,
     overrides: dict[str, Any],
 ) -> Settings:
-    untold = [method for method in methods if method.name not in protocol.methods]
-    if untold and "weight" not in untold[0].settings:
-        name = untold[0].name
-        raise ValueError(f"the protocol {protocol.name} has no settings for {name}: write {name}(weight=0.1)")
+    protocol_methods = []
+    for method in methods:
+        if method.name in protocol.methods:
+            protocol_methods.append(method.name)
+        elif "weight" not in method.settings:
+            raise ValueError(
+                f"the protocol {protocol.name} has no settings for {method.name}: write {method.name}(weight=0.1)"
+            )
     values = settings_for(
         protocol,
         data_set=pictures.name,
         loss=loss.name,
         pooling=pooling.name,
-        methods=[method.name for method in methods if method not in untold],
-        fold=run[0],
-        repeat=run[1],
-        variant=variant,  # type: ignore[arg-type]  # it is checked there
+        methods=protocol_methods,
+        fold=fold,
+        repeat=repeat,
+        variant=variant,  # type: ignore[arg-type]  # checked there
         backbone=overrides.get("backbone"),
         classes=len(pictures.split("train").classes),
     )
-    values = _with(values, {"loss_settings": loss.settings, "pooling_settings": pooling.settings})
+    values = merge(values, {"loss_settings": loss.settings, "pooling_settings": pooling.settings})
     for method in methods:
-        values = _with(values, _as_settings(method))
-    return Settings(**_with(values, overrides))
+        values = merge(values, _method_settings(method))
+    return Settings(**merge(values, overrides))
 
 
-def _refuse_impossible(settings: Settings, parts: Pictures) -> None:
-    classes = len(parts.split("train").classes)
+def _check_trainable(settings: Settings, pictures: Pictures) -> None:
+    """Raises ValueError if the loss, pooling and methods do not fit together."""
+    classes = len(pictures.split("train").classes)
     create_objective(settings, classes, settings.dim or 1, poolings.find(settings.pooling), validates=True)
 
 
-def _as_settings(method: Choice) -> dict[str, Any]:
+def _method_settings(method: Choice) -> dict[str, Any]:
+    """The settings of a run that the settings of a method stand for."""
     values: dict[str, Any] = {}
     for name, value in method.settings.items():
-        if name in OWN[method.name]:
-            values[OWN[method.name][name]] = value
-        elif method.name in REST:
-            values.setdefault(REST[method.name], {})[name] = value
+        if name in METHOD_SETTINGS[method.name]:
+            values[METHOD_SETTINGS[method.name][name]] = value
+        elif method.name in NESTED_SETTINGS:
+            values.setdefault(NESTED_SETTINGS[method.name], {})[name] = value
         else:
             values[f"{method.name}_{name}"] = value
     return values
-
-
-def _with(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Both, ``more`` before ``values``; settings of settings are joined."""
-    joined = {**values, **more}
-    for name in NESTED:
-        if name in values and name in more:
-            joined[name] = {**values[name], **more[name]}
-    return joined
-
-
-def with_seeds(protocol: Protocol, seeds: int | None) -> Protocol:
-    return protocol if seeds is None else replace(protocol, repeats=seeds)

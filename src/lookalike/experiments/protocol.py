@@ -1,5 +1,7 @@
-"""A protocol says how the numbers of a table come about: what is held out, how often a model is trained, with which
-settings, and what is averaged. It is a YAML file; ours are in ``protocols/``, with the lines of the papers they follow.
+"""Protocols: how the numbers of a table are computed.
+
+A protocol says which classes are held out, how often a model is trained, with which settings, and what is averaged. It
+is a YAML file; those of the package are in ``protocols/`` and name the lines of the papers that they follow.
 
     protocol = load_protocol("fair")                  # or a file of your own
     for fold, repeat in protocol.runs:
@@ -17,16 +19,16 @@ import yaml
 from lookalike import objectives
 from lookalike._util.checks import check_count
 from lookalike._util.suggestions import did_you_mean
-from lookalike.data import datasets as benchmarks
-from lookalike.experiments.description import METHODS, Protocol, Split
+from lookalike.data import datasets
 from lookalike.experiments.layers import INTERVALS, KINDS, NESTED, VARIANTS, Context, merge, resolve, without_nulls
+from lookalike.experiments.protocol_schema import METHODS, Protocol, Split
 from lookalike.objectives import full_name
 from lookalike.objectives.presets import DATA_SETS
 from lookalike.training.settings import Settings
 
 FILES = Path(__file__).parent / "protocols"
-MANY_CLASSES = 1000  # training classes above which a set that is none of the four is treated as sop, not as cub
-LAYERED = ("losses", "pooling", "methods")
+MANY_CLASSES = 1000  # a data set with more training classes has the settings of sop, any other one those of cub
+LAYERED = ("losses", "pooling", "methods")  # keys that hold layers by name
 
 __all__ = ["METHODS", "Protocol", "Split", "column", "load_protocol", "names", "settings_for"]
 
@@ -37,7 +39,13 @@ def names() -> list[str]:
 
 
 def load_protocol(name_or_path: str | Path) -> Protocol:
-    """A protocol by its name, or from a YAML file, which may begin with ``base: fair`` and say what is different.
+    """Load a protocol by its name, or from a YAML file.
+
+    A file may begin with ``base: fair`` and then say only what is different.
+
+    Raises:
+        ValueError: there is no such protocol, or it has a wrong value.
+        TypeError: a value has the wrong type.
 
     >>> load_protocol("tuning").split
     Split(folds=5, models=1, steered_by='validation')
@@ -50,8 +58,9 @@ def load_protocol(name_or_path: str | Path) -> Protocol:
             raise TypeError(f"split must hold folds, models and steered_by, got {values['split']!r}")
         _check_keys("split", values["split"], Split)
         _require_keys("split", values["split"], Split)
-        protocol = Protocol(**{**values, "split": Split(**values["split"])})
-        _try_every_run(protocol)
+        values["split"] = Split(**values["split"])
+        protocol = Protocol(**values)
+        _check_all_settings(protocol)
     except (ValueError, TypeError) as error:
         raise type(error)(f"{path}: {error}") from None
     return protocol
@@ -71,61 +80,92 @@ def settings_for(
     backbone: str | None = None,
     classes: int | None = None,
 ) -> dict[str, Any]:
-    """The fields of ``Settings`` for one run, all that the protocol has a say in.
+    """The settings of one run that the protocol decides.
 
-    data_set: one of cub, cars, inshop, sop; for any other those of cub hold, or those of sop if it has more than 1000
-        training ``classes``.
-    methods: of "zero-shot", "memory", "ccp" and "centres". "zero-shot" with average pooling is GSP that keeps all: the
-        same vector, with attributes (thesis, Table 5.3).
-    size: of the embedding; None: the protocol's first. The size of all models joined stands for that of each.
-    variant: "S" or "L", of memory, CCP and SoftTriple.
-    Not in it: which classes are held out (``Protocol.held_out``), the data, the folder, the machine.
+    The protocol decides neither the held-out classes (``Protocol.held_out``) nor data, folder and hardware.
+
+    Args:
+        protocol: a loaded protocol.
+        data_set: cub, cars, inshop or sop; any other has the settings of cub, or of sop if it has many classes.
+        loss: name of the loss.
+        pooling: name of the pooling.
+        methods: of "zero-shot", "memory", "ccp" and "centres". "zero-shot" with average pooling is GSP that keeps all:
+            the same vector, with attributes (thesis, Table 5.3).
+        fold: from 0.
+        repeat: from 0.
+        size: of the embedding; None: the protocol's first. The size of all models joined stands for that of each.
+        variant: "S" or "L", of memory, CCP and SoftTriple.
+        backbone: None: the protocol's first.
+        classes: number of training classes.
+
+    Returns:
+        Values for fields of ``Settings``, by name.
+
+    Raises:
+        ValueError: the protocol has no such run.
     """
-    loss = full_name(loss)
-    kind = KINDS[objectives.training_hints(loss).per_class == 1]
-    backbone = backbone or protocol.backbones[0]
     _check_run(protocol, methods, fold, repeat, variant)
-    context = Context(column(data_set, classes), kind, variant, backbone, tuple(protocol.backbones))
+    loss = full_name(loss)
+    kind = "proxy" if objectives.training_hints(loss).per_class == 1 else "pair"
+    backbone = backbone or protocol.backbones[0]
     keeps_all = "zero-shot" in methods and pooling == "average"
-    pooling = "gsp" if keeps_all else pooling
-    layers = [protocol.training, protocol.losses.get(kind, {}), protocol.losses.get(loss, {})]
-    layers += [protocol.methods[method] for method in METHODS if method in methods]
-    layers += [protocol.pooling.get(part, {}) for part in pooling.split("+")]
-    found: dict[str, Any] = {}
-    for layer in layers:
-        found = merge(found, resolve(layer, context))
-    found = without_nulls(found)
-    intervals = found.pop(INTERVALS, 0)
-    waits = 0 if found.get("freeze_backbone") else intervals * found.get("evaluate_every", Settings.evaluate_every)
-    inside = found.setdefault("pooling_settings", {})
-    if inside.get("init") == "k-centre":
-        inside["delay"] = waits  # prototypes are chosen once the embedding layer has warmed up
     if keeps_all:
-        inside["keep"] = 1.0
+        pooling = "gsp"
+    context = Context(column(data_set, classes), kind, variant, backbone, tuple(protocol.backbones))
+    settings = _merge_layers(protocol, context, loss, pooling, methods)
+    intervals = settings.pop(INTERVALS, 0)
+    warm_up = 0
+    if not settings.get("freeze_backbone"):
+        warm_up = intervals * settings.get("evaluate_every", Settings.evaluate_every)
+    pooling_settings = settings.setdefault("pooling_settings", {})
+    if pooling_settings.get("init") == "k-centre":
+        pooling_settings["delay"] = warm_up  # prototypes are chosen once the embedding layer has warmed up
+    if keeps_all:
+        pooling_settings["keep"] = 1.0
     if protocol.split.steered_by == "validation":
-        found |= {"validation": 1 / protocol.split.folds, "validation_order": "contiguous"}
-    return found | {
-        "backbone": backbone,
-        "dim": _one_size(protocol, backbone, size),
-        "pooling": pooling,
-        "loss": loss,
-        "warm_up": waits,
-        "seed": repeat * protocol.split.models + fold,
-    }
+        settings["validation"] = 1 / protocol.split.folds
+        settings["validation_order"] = "contiguous"
+    settings["backbone"] = backbone
+    settings["dim"] = _model_size(protocol, backbone, size)
+    settings["pooling"] = pooling
+    settings["loss"] = loss
+    settings["warm_up"] = warm_up
+    settings["seed"] = repeat * protocol.split.models + fold
+    return settings
 
 
 def column(data_set: str, classes: int | None = None) -> str:
-    """Which of the four data sets' settings hold for a data set with so many training classes.
+    """The data set of the papers whose settings are used for a data set.
+
+    Args:
+        data_set: name of any data set.
+        classes: number of its training classes.
 
     >>> column("cars196"), column("glyphs"), column("faces", classes=8000)
     ('cars', 'cub', 'sop')
     """
-    benchmark = benchmarks.lookup(data_set)
-    if benchmark is not None and benchmark.name in DATA_SETS:
-        return benchmark.name
-    if classes is None and benchmark is not None and "train" in benchmark.parts:
-        classes = benchmark.parts["train"].classes
+    known = datasets.lookup(data_set)
+    if known is not None and known.name in DATA_SETS:
+        return known.name
+    if classes is None and known is not None and "train" in known.parts:
+        classes = known.parts["train"].classes
     return "sop" if (classes or 0) > MANY_CLASSES else "cub"
+
+
+def _merge_layers(
+    protocol: Protocol, context: Context, loss: str, pooling: str, methods: Sequence[str]
+) -> dict[str, Any]:
+    """The settings of all layers for a run; later layers win."""
+    layers = [protocol.training, protocol.losses.get(context.kind, {}), protocol.losses.get(loss, {})]
+    for method in METHODS:
+        if method in methods:
+            layers.append(protocol.methods[method])
+    for name in pooling.split("+"):
+        layers.append(protocol.pooling.get(name, {}))
+    settings: dict[str, Any] = {}
+    for layer in layers:
+        settings = merge(settings, resolve(layer, context))
+    return without_nulls(settings)
 
 
 def _check_run(protocol: Protocol, methods: Sequence[str], fold: int, repeat: int, variant: str) -> None:
@@ -145,33 +185,37 @@ def _check_run(protocol: Protocol, methods: Sequence[str], fold: int, repeat: in
         raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
 
 
-def _one_size(protocol: Protocol, backbone: str, size: int | None) -> int:
-    """The size of one model's embedding."""
+def _model_size(protocol: Protocol, backbone: str, size: int | None) -> int:
+    """The size of one model's embedding, also if ``size`` is that of all models joined."""
     sizes = protocol.sizes_for(backbone)
-    joined = [one * protocol.split.models for one in sizes] if protocol.concatenate else []
-    if size is None or size in joined:
-        return sizes[0] if size is None else sizes[joined.index(size)]
+    if size is None:
+        return sizes[0]
+    model_sizes: dict[int, int] = {}
+    if protocol.concatenate:
+        model_sizes = {protocol.split.models * model_size: model_size for model_size in sizes}
+    if size in model_sizes:
+        return model_sizes[size]
     if size not in sizes:
-        known = ", ".join(str(one) for one in [*sizes, *joined])
-        raise ValueError(f"size must be one of {known} in the protocol {protocol.name} with {backbone}, got {size}")
+        allowed = ", ".join(map(str, [*sizes, *model_sizes]))
+        raise ValueError(f"size must be one of {allowed} in the protocol {protocol.name} with {backbone}, got {size}")
     return size
 
 
 def _find(name_or_path: str | Path, folder: Path) -> Path:
-    """A file, as seen from ``folder``, or one of ours."""
+    """A file, relative to ``folder``, or a protocol of the package."""
     path = folder / Path(name_or_path).expanduser()
     if path.is_file():
         return path
-    ours = FILES / f"{name_or_path}.yaml"
-    if str(name_or_path) in names():
-        return ours
-    hint = did_you_mean(str(name_or_path), names()) or f"; there are: {', '.join(names())}, or a file"
-    raise ValueError(f"there is no protocol {str(name_or_path)!r}{hint}")
+    name = str(name_or_path)
+    if name in names():
+        return FILES / f"{name}.yaml"
+    hint = did_you_mean(name, names()) or f"; there are: {', '.join(names())}, or a file"
+    raise ValueError(f"there is no protocol {name!r}{hint}")
 
 
-def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    """What a file says, on top of what its base says."""
-    if path.resolve() in seen:
+def _read(path: Path, derived_from_it: tuple[Path, ...]) -> dict[str, Any]:
+    """The values of a file, merged with those of its base."""
+    if path.resolve() in derived_from_it:
         raise ValueError(f"{path} is its own base")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -180,19 +224,20 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"a protocol must hold settings by name, got {type(values).__name__}")
     base_name = values.pop("base", None)
-    _check_keys("", values, Protocol, more=("base",))
+    _check_keys("a protocol", values, Protocol, also_allowed=("base",))
     if base_name is None:
         return values
-    base = _read(_find(str(base_name), path.parent), (*seen, path.resolve()))
-    for name in LAYERED:
-        below, above = base.get(name, {}), _mapping(name, values.get(name, {}))
-        layers = {key: _mapping(f"{name}.{key}", layer) for key, layer in above.items()}
-        values[name] = {key: merge(below.get(key, {}), layers.get(key, {})) for key in {**below, **layers}}
-    values["training"] = merge(base.get("training", {}), _mapping("training", values.get("training", {})))
+    base = _read(_find(str(base_name), path.parent), (*derived_from_it, path.resolve()))
+    for section in LAYERED:
+        merged = dict(base.get(section, {}))
+        for name, layer in _require_mapping(section, values.get(section, {})).items():
+            merged[name] = merge(merged.get(name, {}), _require_mapping(f"{section}.{name}", layer))
+        values[section] = merged
+    values["training"] = merge(base.get("training", {}), _require_mapping("training", values.get("training", {})))
     return {**base, "name": path.stem, **values}
 
 
-def _mapping(where: str, value: Any) -> dict[str, Any]:
+def _require_mapping(where: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError(f"{where} must hold settings by name, got {value!r}")
     for name in NESTED & set(value):
@@ -201,37 +246,43 @@ def _mapping(where: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def _check_keys(where: str, values: dict[str, Any], kind: type[Any], more: Sequence[str] = ()) -> None:
-    known = [entry.name for entry in fields(kind)]
-    for name in values:
-        if name not in known:
-            raise ValueError(f"{where or 'a protocol'} has no key {name!r}{did_you_mean(str(name), [*known, *more])}")
+def _check_keys(where: str, values: dict[str, Any], kind: type[Any], also_allowed: Sequence[str] = ()) -> None:
+    keys = [entry.name for entry in fields(kind)]
+    for key in values:
+        if key not in keys:
+            raise ValueError(f"{where} has no key {key!r}{did_you_mean(str(key), [*keys, *also_allowed])}")
 
 
 def _require_keys(where: str, values: dict[str, Any], kind: type[Any]) -> None:
-    needed = [entry.name for entry in fields(kind) if entry.default is MISSING and entry.default_factory is MISSING]
-    if lacking := [name for name in needed if name not in values]:
+    missing = []
+    for entry in fields(kind):
+        is_optional = entry.default is not MISSING or entry.default_factory is not MISSING
+        if not is_optional and entry.name not in values:
+            missing.append(entry.name)
+    if missing:
         hint = "; begin with 'base: fair' to say only what is different" if kind is Protocol else ""
-        raise ValueError(f"{where} lacks {', '.join(lacking)}{hint}")
+        raise ValueError(f"{where} lacks {', '.join(missing)}{hint}")
 
 
-def _try_every_run(protocol: Protocol) -> None:
-    """A value that no run can have is an error of the file, not of the third day of training."""
+def _check_all_settings(protocol: Protocol) -> None:
+    """Find values that no run can have when the file is loaded, not on the third day of training."""
     losses = {"contrastive", "proxy-anchor", *protocol.losses} - set(KINDS)
-    added: list[list[str]] = [[], *([method] for method in protocol.methods)]
-    pooled = {*protocol.poolings, *protocol.pooling}
-    seen: set[str] = set()  # values are checked one by one, so one run for each is enough
-    for backbone, data_set, loss in product(protocol.backbones, DATA_SETS, sorted(losses)):
-        for variant, methods, pooling in product(VARIANTS, added, sorted(pooled)):
-            found = settings_for(
-                protocol,
-                data_set=data_set,
-                loss=loss,
-                pooling=pooling,
-                methods=methods,
-                variant=variant,
-                backbone=backbone,
-            )
-            if not seen.issuperset(new := {f"{name}: {value!r}" for name, value in found.items()}):
-                Settings(**found)
-                seen |= new
+    method_lists: list[list[str]] = [[], *([method] for method in protocol.methods)]
+    pooling_names = {*protocol.poolings, *protocol.pooling}
+    checked: set[str] = set()  # values are checked one by one, so one run for each is enough
+    for backbone, data_set, loss, variant, methods, pooling in product(
+        protocol.backbones, DATA_SETS, sorted(losses), VARIANTS, method_lists, sorted(pooling_names)
+    ):
+        settings = settings_for(
+            protocol,
+            data_set=data_set,
+            loss=loss,
+            pooling=pooling,
+            methods=methods,
+            variant=variant,
+            backbone=backbone,
+        )
+        values = {f"{name}: {value!r}" for name, value in settings.items()}
+        if not values.issubset(checked):
+            Settings(**settings)
+            checked |= values

@@ -1,13 +1,13 @@
-"""The published numbers, to be printed beside ours: thesis Tables 3.1, 3.2, 3.3, 5.1, 5.2, 5.3 and 5.4.
+"""Published numbers to print beside ours: thesis Tables 3.1, 3.2, 3.3, 5.1, 5.2, 5.3 and 5.4.
 
-The files in ``published/`` are laid out as the tables are, a line for each method and data set, so that they can be
-compared with the pages. A value takes what stands with its column, its row and its table, in this order. Tables 3.1 and
-5.1 come from different runs and are told apart by their protocols, fair-ccp and fair.
+The files in ``published/`` are laid out like the tables, a line for each method and data set, so that they can be
+compared with the pages. A number has the keys of its column, its row and its table; the first of these wins. Tables 3.1
+and 5.1 come from different runs and have different protocols, fair-ccp and fair.
 
 Reference: Y. Z. Gürbüz, thesis: chance-constrained programming in chapter 3, generalized sum pooling in chapter 5.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -21,37 +21,52 @@ from lookalike.objectives.presets import DATA_SETS
 FOLDER = Path(__file__).parent / "published"
 TABLES = ("3.1", "3.2", "3.3", "5.1", "5.2", "5.3", "5.4")
 THESIS = "thesis"
-
-_SAME = {"P@1": "R@1"}  # of one nearest neighbour, precision and recall are the same figure
+SAME_METRIC = {"P@1": "R@1"}  # for one nearest neighbour, precision and recall are the same
 
 
 @dataclass(frozen=True)
 class Published:
-    """One number of a table, in percent (steps: a count)."""
+    """One number of a table, in percent (steps: a count).
+
+    Attributes:
+        method: as printed, with the rows above that a "+GSP" continues.
+        metric: P@1, R@1, MAP@R or steps.
+        size: of the embedding; 512 under fair evaluation is four models of 128 joined.
+        loss: None: a method that is not implemented here.
+        pooling: None: not named, in another paper.
+        zero_shot: with the zero-shot loss; always so for "+GSP" in the tables.
+        memory: with XBM.
+        variant: S, L, or S/L if the table does not say which; None: not named.
+        settings: that a table varies.
+        reported_by: another paper that the thesis quotes, or the thesis.
+        note: doubts about the number.
+    """
 
     table: str
-    method: str  # as printed, with the rows above that a "+GSP" continues
+    method: str
     data_set: str
-    metric: str  # P@1, R@1, MAP@R or steps
+    metric: str
     mean: float
     std: float | None = None
     protocol: str = ""
     backbone: str = ""
-    size: int = 0  # of the embedding; 512 under fair evaluation is four models of 128 joined
-    loss: str | None = None  # None: a method that is not built here
-    pooling: str | None = None  # None: another paper's, not named
-    zero_shot: bool = False  # in the tables "+GSP" is with it
-    memory: bool = False  # XBM
+    size: int = 0
+    loss: str | None = None
+    pooling: str | None = None
+    zero_shot: bool = False
+    memory: bool = False
     ccp: bool = False
-    variant: str | None = None  # S, L, or S/L where the table does not say which; None: not named
-    settings: dict[str, float] = field(default_factory=dict, hash=False)  # where a table varies them
-    reported_by: str = THESIS  # another paper, where the thesis quotes it
-    note: str | None = None  # what is doubtful about it
+    variant: str | None = None
+    settings: dict[str, float] = field(default_factory=dict, hash=False)
+    reported_by: str = THESIS
+    note: str | None = None
 
     def __str__(self) -> str:
         if self.metric == "steps":
             return f"{self.mean:,.0f}"
-        return f"{self.mean:.2f}" if self.std is None else f"{self.mean:.2f} ± {self.std:.2f}"
+        if self.std is None:
+            return f"{self.mean:.2f}"
+        return f"{self.mean:.2f} ± {self.std:.2f}"
 
 
 def published(
@@ -71,23 +86,32 @@ def published(
     reported_by: str | None = None,
     settings: Mapping[str, float] | None = None,
 ) -> tuple[Published, ...] | None:
-    """The published numbers with these keys, in the order of the tables; None where there is no published number.
+    """Find published numbers.
 
-    What is left out may be anything. ``metric`` P@1 finds R@1 too, which is the same. ``variant`` S or L also finds
-    what was printed as S/L, and what has no variants. Name the protocol or the table: the same method differs between
-    them.
+    All arguments restrict the search; None allows anything. Name the protocol or the table, because the same method
+    has different numbers in different tables.
 
-    >>> [found] = published(table="5.1", data_set="cub", loss="c2", pooling="gsp", size=128, metric="MAP@R")
-    >>> str(found), found.method
+    Args:
+        metric: P@1 also finds R@1, which is the same.
+        variant: S or L also finds numbers printed as S/L, and those without variants.
+
+    Returns:
+        The numbers in the order of the tables; None if there are none.
+
+    Raises:
+        ValueError: there is no such table.
+
+    >>> [number] = published(table="5.1", data_set="cub", loss="c2", pooling="gsp", size=128, metric="MAP@R")
+    >>> str(number), number.method
     ('21.53 ± 0.24', 'C2+GSP')
     >>> published(data_set="cub", pooling="netvlad") is None
     True
     """
     if table is not None and table not in TABLES:
         raise ValueError(f"table must be one of {', '.join(TABLES)}, got {table!r}")
-    wanted: dict[str, Any] = {
+    keys: dict[str, Any] = {
         "data_set": data_set,
-        "loss": full_name(loss) if loss is not None else None,
+        "loss": None if loss is None else full_name(loss),
         "pooling": pooling,
         "zero_shot": zero_shot,
         "memory": memory,
@@ -98,51 +122,67 @@ def published(
         "reported_by": reported_by,
         "settings": None if settings is None else dict(settings),
     }
-    wanted = {name: value for name, value in wanted.items() if value is not None}
-    found = tuple(
-        value
-        for name in (TABLES if table is None else (table,))
-        for value in read_table(name)
-        if _has(value, wanted)
-        and (metric is None or _SAME.get(metric, metric) == _SAME.get(value.metric, value.metric))
-        and (variant is None or value.variant is None or variant in value.variant.split("/"))
-    )
-    return found or None
+    wanted = {name: value for name, value in keys.items() if value is not None}
+    numbers = []
+    for table_name in TABLES if table is None else (table,):
+        for number in read_table(table_name):
+            is_same_metric = metric is None or _canonical(metric) == _canonical(number.metric)
+            is_same_variant = variant is None or number.variant is None or variant in number.variant.split("/")
+            if is_same_metric and is_same_variant and _has(number, wanted):
+                numbers.append(number)
+    return tuple(numbers) or None
 
 
 @cache
 def read_table(name: str) -> tuple[Published, ...]:
-    """Every number of a table, row by row."""
+    """Read every number of a table, row by row.
+
+    Raises:
+        ValueError: the file has an unknown key, or a note without a number.
+    """
     path = FOLDER / f"table-{name}.yaml"
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    columns, rows, notes = content.pop("columns"), content.pop("rows"), content.pop("notes", [])
-    known = {entry.name for entry in fields(Published)}
-    values = []
-    for row in rows:
-        about = {key: value for key, value in row.items() if key not in DATA_SETS}
-        for data_set in (key for key in row if key in DATA_SETS):
-            for column, text in zip(columns, row[data_set], strict=False):  # MAP@R is not printed for every method
-                keys = {**content, **about, **column}
-                if unknown := set(keys) - known:
-                    raise ValueError(f"{path} has keys that no published number has: {', '.join(sorted(unknown))}")
-                mean, std = _number(text)
-                values.append(Published(**keys, data_set=data_set, mean=mean, std=std))
+    notes = content.pop("notes", [])
+    keys = {entry.name for entry in fields(Published)}
+    numbers = []
+    for values in _read_cells(content):
+        unknown = sorted(set(values) - keys)
+        if unknown:
+            raise ValueError(f"{path} has keys that no published number has: {', '.join(unknown)}")
+        numbers.append(Published(**values))
     for note in notes:
-        places = [i for i, value in enumerate(values) if _has(value, note["at"])]
-        if not places:
+        matches = [i for i, number in enumerate(numbers) if _has(number, note["at"])]
+        if not matches:
             raise ValueError(f"{path} has a note on nothing: {note['at']}")
-        for i in places:
-            before = values[i].note
-            values[i] = replace(values[i], note=note["note"] if before is None else f"{before}; {note['note']}")
-    return tuple(values)
+        for i in matches:
+            text = "; ".join(filter(None, [numbers[i].note, note["note"]]))
+            numbers[i] = replace(numbers[i], note=text)
+    return tuple(numbers)
 
 
-def _has(value: Published, wanted: Mapping[str, Any]) -> bool:
-    return all(getattr(value, name) == keys for name, keys in wanted.items())
+def _read_cells(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The keys and values of every number of a table."""
+    columns, rows = content.pop("columns"), content.pop("rows")
+    for row in rows:
+        row_keys = {key: value for key, value in row.items() if key not in DATA_SETS}
+        for data_set in row:
+            if data_set not in DATA_SETS:
+                continue
+            for column, text in zip(columns, row[data_set], strict=False):  # some methods have no MAP@R
+                mean, std = _parse_number(text)
+                yield {**content, **row_keys, **column, "data_set": data_set, "mean": mean, "std": std}
 
 
-def _number(text: float | str) -> tuple[float, float | None]:
-    """40.25, "40.40 ±0.15" or "62K"."""
+def _has(number: Published, wanted: Mapping[str, Any]) -> bool:
+    return all(getattr(number, name) == value for name, value in wanted.items())
+
+
+def _canonical(metric: str) -> str:
+    return SAME_METRIC.get(metric, metric)
+
+
+def _parse_number(text: float | str) -> tuple[float, float | None]:
+    """Mean and std of 40.25, "40.40 ±0.15" or "62K"."""
     if not isinstance(text, str):
         return float(text), None
     if text.endswith("K"):

@@ -1,0 +1,148 @@
+"""The content of a protocol file: held-out classes, repeats, what is reported, and layers of settings for the runs."""
+
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, Literal
+
+from lookalike import objectives
+from lookalike import pooling as poolings
+from lookalike._util.checks import check_count
+from lookalike._util.settings import check_settings
+from lookalike._util.suggestions import did_you_mean
+from lookalike.experiments.layers import KINDS, Layer, check_layer
+
+METHODS = ("zero-shot", "memory", "ccp", "centres")  # what may be added to a loss
+
+
+@dataclass(frozen=True)
+class Split:
+    """How the training classes are divided.
+
+    Attributes:
+        folds: number of contiguous ranges of the training classes; 1: no classes are held out.
+        models: how many models are trained, each with another range held out; the last ranges if fewer than folds.
+        steered_by: the classes that stop a run and choose its weights: held-out "validation" classes, or "test".
+
+    Raises:
+        ValueError: the values contradict each other.
+    """
+
+    folds: int
+    models: int
+    steered_by: Literal["validation", "test"] = "validation"
+
+    def __post_init__(self) -> None:
+        check_count("split.folds", self.folds)
+        check_count("split.models", self.models)
+        if self.models > self.folds:
+            raise ValueError(f"split.models must be at most split.folds {self.folds}, got {self.models}")
+        if self.steered_by not in ("validation", "test"):
+            raise ValueError(f"split.steered_by must be 'validation' or 'test', got {self.steered_by!r}")
+        if (self.folds == 1) != (self.steered_by == "test"):
+            raise ValueError(
+                f"split.steered_by 'validation' needs at least 2 folds and 'test' exactly 1, got {self.folds} folds"
+            )
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A protocol as its file describes it.
+
+    Attributes:
+        repeats: of every model.
+        report: the mean over combinations of one model per fold, the mean over repeats, or the best repeat by the
+            monitored metric.
+        sizes: of the embedding, the usual one first; by backbone if they differ.
+        backbones: the usual one first.
+        poolings: the baseline first.
+        training: settings of every run.
+        concatenate: also measure the concatenated vectors of all models.
+        tables: published numbers to print beside.
+        losses: settings by kind of loss ("pair", "proxy") and by name.
+        pooling: settings by name; also used for poolings that are combined with it by a +.
+        methods: settings by name.
+
+    Raises:
+        ValueError: a name or value does not exist.
+        TypeError: a value has the wrong type.
+    """
+
+    name: str
+    title: str
+    split: Split
+    repeats: int
+    report: Literal["combinations", "mean", "best"]
+    sizes: list[int] | dict[str, list[int]]
+    backbones: list[str]
+    poolings: list[str]
+    training: Layer
+    concatenate: bool = False
+    tables: list[str] = field(default_factory=list)
+    losses: dict[str, Layer] = field(default_factory=dict)
+    pooling: dict[str, Layer] = field(default_factory=dict)
+    methods: dict[str, Layer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_count("repeats", self.repeats)
+        for name in ("backbones", "poolings", "tables"):
+            _check_names(name, getattr(self, name), may_be_empty=name == "tables")
+        for backbone in self.backbones:
+            for size in self.sizes_for(backbone):
+                check_count("every one of sizes", size)
+        check_layer("training", self.training, self.backbones, complete=True)
+        single_poolings: set[str] = set()
+        for name in poolings.names():
+            single_poolings.update(name.split("+"))
+        self._check_layers("losses", [*KINDS, *objectives.names()])
+        self._check_layers("pooling", sorted(single_poolings))
+        self._check_layers("methods", list(METHODS))
+        check_settings(self)
+
+    def _check_layers(self, section: str, names: list[str]) -> None:
+        layers = getattr(self, section)
+        if not isinstance(layers, dict):
+            raise TypeError(f"{section} must hold settings by {', '.join(names)}, got {layers!r}")
+        for name, layer in layers.items():
+            if name not in names:
+                hint = did_you_mean(str(name), names) or f"; there are: {', '.join(names)}"
+                raise ValueError(f"{section} has an unknown name {name!r}{hint}")
+            check_layer(f"{section}.{name}", layer, self.backbones, complete=False)
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """(fold, repeat) of every model to train for one row of the table."""
+        return list(product(range(self.split.models), range(self.repeats)))
+
+    @property
+    def collections(self) -> list[tuple[tuple[int, int], ...]]:
+        """The runs that are measured together: one per fold, in every combination of repeats.
+
+        Four folds of three repeats make 81.
+        """
+        combinations = product(range(self.repeats), repeat=self.split.models)
+        return [tuple(enumerate(repeats)) for repeats in combinations]
+
+    def held_out(self, fold: int) -> int | None:
+        """Number of the range of classes that a model does not train on; None if it trains on all."""
+        if self.split.folds == 1:
+            return None
+        return self.split.folds - self.split.models + fold
+
+    def sizes_for(self, backbone: str) -> list[int]:
+        """Sizes of the embedding for a backbone; those of the first backbone for an unknown one."""
+        sizes = self.sizes
+        if isinstance(sizes, dict):
+            missing = [name for name in self.backbones if name not in sizes]
+            if missing:
+                raise ValueError(f"sizes are written out by backbone and lack {', '.join(missing)}")
+            sizes = sizes.get(backbone, sizes[self.backbones[0]])
+        if not isinstance(sizes, list) or not sizes:
+            raise TypeError(f"sizes must be a list of whole numbers, or such lists by backbone, got {self.sizes!r}")
+        return sizes
+
+
+def _check_names(section: str, names: Any, may_be_empty: bool) -> None:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{section} must be a list of names, got {names!r}")
+    if not names and not may_be_empty:
+        raise ValueError(f"{section} must name at least one, got none")
