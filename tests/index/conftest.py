@@ -1,9 +1,9 @@
-"""The model of index_material, loaded and as a folder."""
+"""The model of index_helpers, loaded and as a folder."""
 
 from pathlib import Path
 
 import pytest
-from index_material import make_model
+from index_helpers import make_model
 
 from lookalike.inference.model import TrainedModel
 

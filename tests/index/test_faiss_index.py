@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from index_material import DIM, draw, make_items, make_model, meets, plain_search
+from index_helpers import DIM, draw, make_items, make_model, meets, plain_search
 
 from lookalike import index
 from lookalike.index import Item
@@ -26,7 +26,7 @@ def shown(hits: list[index.Hit]) -> list[tuple[str, float]]:
 
 
 @pytest.mark.parametrize("which", ["model", "euclidean_model"])
-def test_finds_what_comparing_all_finds(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_search_equals_brute_force(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     model: TrainedModel = request.getfixturevalue(which)
     items, vectors, queries = make_items(200), draw(200), draw(7, seed=1)
     vectors[50:60] = vectors[50]
@@ -41,7 +41,7 @@ def test_finds_what_comparing_all_finds(which: str, request: pytest.FixtureReque
         assert idx.search(np.zeros((0, DIM), np.float32), 3) == []
 
 
-def test_many_queries_give_what_each_gives_alone(model: TrainedModel, tmp_path: Path) -> None:
+def test_many_queries_equal_single_queries(model: TrainedModel, tmp_path: Path) -> None:
     items, vectors, queries = make_items(300), draw(300), draw(70, seed=1)
     vectors[100:200] = vectors[100]  # more than are asked for at first, and matrix products round differently
     queries[3] = vectors[100]
@@ -56,7 +56,7 @@ def test_many_queries_give_what_each_gives_alone(model: TrainedModel, tmp_path: 
     "where",
     ["label='label 3'", "year>=2010", "year=2003, label!='label 1'", "wild=true", "path<'/pictures/2'", "id>=i00150"],
 )
-def test_filters_come_before_the_nearest(model: TrainedModel, tmp_path: Path, where: str) -> None:
+def test_filters_apply_before_the_nearest_are_taken(model: TrainedModel, tmp_path: Path, where: str) -> None:
     items, vectors, queries = make_items(200), draw(200), draw(3, seed=1)
     good = [i for i, item in enumerate(items) if all(meets(item, each) for each in parse(where))]
     assert 0 < len(good) < 200
@@ -71,7 +71,7 @@ def test_filters_come_before_the_nearest(model: TrainedModel, tmp_path: Path, wh
         assert idx.search(queries, 5, "label=nobody") == [[], [], []]
 
 
-def test_adding_again_replaces_and_deleting_forgets(model: TrainedModel, tmp_path: Path) -> None:
+def test_add_replaces_and_delete_removes(model: TrainedModel, tmp_path: Path) -> None:
     items, vectors = make_items(20), draw(20)
     with index.create(tmp_path / "i", model) as idx:
         assert idx.add(items, vectors) == 20
@@ -104,7 +104,9 @@ def test_adding_again_replaces_and_deleting_forgets(model: TrainedModel, tmp_pat
     )
 )
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_order_of_changes(model: TrainedModel, tmp_path_factory: pytest.TempPathFactory, steps: list[Any]) -> None:
+def test_random_sequences_of_changes(
+    model: TrainedModel, tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
+) -> None:
     path = tmp_path_factory.mktemp("any") / "i"
     idx = index.create(path, model)
     held: dict[str, tuple[Item, Any]] = {}
@@ -146,15 +148,15 @@ def test_a_reader_sees_what_a_writer_commits(model: TrainedModel, tmp_path: Path
 
 def test_a_second_process_cannot_write(model: TrainedModel, tmp_path: Path) -> None:
     index.create(tmp_path / "i", model).close()
-    told, tell = multiprocessing.get_context("fork").Pipe()
+    receiver, sender = multiprocessing.get_context("fork").Pipe()
 
     def other() -> None:
         try:
             with index.open(tmp_path / "i") as idx:
                 idx.add(make_items(1), draw(1))
-            tell.send("written")
+            sender.send("written")
         except index.IndexInUse as error:
-            tell.send(str(error))
+            sender.send(str(error))
 
     for held, answer in ((True, "is being written by another process"), (False, "written")):
         with index.open(tmp_path / "i") as idx:
@@ -163,7 +165,7 @@ def test_a_second_process_cannot_write(model: TrainedModel, tmp_path: Path) -> N
                 lock.__enter__()
             process = multiprocessing.get_context("fork").Process(target=other)
             process.start()
-            assert answer in told.recv()
+            assert answer in receiver.recv()
             process.join()
             if held:
                 lock.__exit__(None, None, None)
@@ -223,7 +225,7 @@ def test_bad_input_is_refused_and_changes_nothing(model: TrainedModel, tmp_path:
         assert idx.count() == 0
 
 
-def test_create_refuses_what_is_there_and_leaves_nothing_behind(model: TrainedModel, tmp_path: Path) -> None:
+def test_create_refuses_existing_folders_and_cleans_up(model: TrainedModel, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="holds something else"):
@@ -240,7 +242,7 @@ def test_create_refuses_what_is_there_and_leaves_nothing_behind(model: TrainedMo
     assert [each.name for each in (tmp_path / "full").iterdir()] == ["mine.txt"]
 
 
-def test_what_a_killed_create_left_is_swept(model: TrainedModel, tmp_path: Path) -> None:
+def test_create_removes_leftovers_of_killed_processes(model: TrainedModel, tmp_path: Path) -> None:
     left = tmp_path / ".unfinished-index-0123-i"
     (left / "model").mkdir(parents=True)
     (left / "writer.lock").touch()
@@ -263,7 +265,7 @@ def test_another_model_is_refused(model: TrainedModel, run_folder: Path, tmp_pat
         assert index.fingerprint_of(copy) == idx.fingerprint == index.fingerprint_of(run_folder)
 
 
-def test_the_store_of_an_index_is_told_apart_from_it(
+def test_opening_the_store_names_its_index(
     model: TrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with Milvus, whose items are in a file or a folder beside the index or in it."""
@@ -286,7 +288,7 @@ def test_the_store_of_an_index_is_told_apart_from_it(
         index.open("another.db")
 
 
-def test_what_is_missing_or_damaged_is_said_in_one_line(model: TrainedModel, tmp_path: Path) -> None:
+def test_missing_or_damaged_files_give_one_line_errors(model: TrainedModel, tmp_path: Path) -> None:
     path = tmp_path / "i"
     with pytest.raises(FileNotFoundError, match="there is no index"):
         index.open(path)
@@ -327,7 +329,7 @@ def test_what_is_missing_or_damaged_is_said_in_one_line(model: TrainedModel, tmp
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may write anywhere")
-def test_a_folder_that_cannot_be_written_can_be_read(model: TrainedModel, tmp_path: Path) -> None:
+def test_a_read_only_folder_can_be_searched(model: TrainedModel, tmp_path: Path) -> None:
     path = tmp_path / "i"
     with index.create(path, model) as idx:
         idx.add(make_items(3), draw(3))
@@ -341,8 +343,8 @@ def test_a_folder_that_cannot_be_written_can_be_read(model: TrainedModel, tmp_pa
         path.chmod(0o700)
 
 
-def test_what_was_acknowledged_is_flushed(model: TrainedModel, tmp_path: Path) -> None:
-    """A power cut cannot be tried here; that SQLite was told to be ready for one can."""
+def test_commits_are_flushed_to_disk(model: TrainedModel, tmp_path: Path) -> None:
+    """A power cut cannot be tried here, but that SQLite flushes every commit can be checked."""
     with index.create(tmp_path / "i", model) as idx:
         connection: sqlite3.Connection = idx._database.connection
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)

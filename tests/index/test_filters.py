@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from index_material import meets
+from index_helpers import meets
 
 from lookalike.index import Item
 from lookalike.index.database import SCHEMA, as_sql
 from lookalike.index.filters import Condition, Value, parse, quote
 
 
-def test_what_is_written_is_understood() -> None:
+def test_parse() -> None:
     assert parse(None) == parse("  ") == ()
     assert parse("label=robin") == (Condition("label", "in", (Value("robin"),)),)
     first, second, third = parse("label in (robin, 'a, \"b\"'), year>=2020 , wild != TRUE")
@@ -48,7 +48,7 @@ def test_what_is_written_is_understood() -> None:
         ("label=" + "a" * 20_000, "at most 16,384"),
     ],
 )
-def test_what_cannot_be_read_is_named(text: str, message: str) -> None:
+def test_malformed_filters_are_explained(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse(text)
 
@@ -81,7 +81,7 @@ conditions = st.one_of(
     st.lists(conditions, max_size=3),
 )
 @settings(max_examples=80, deadline=None)
-def test_sql_means_the_same(rows: list[tuple[dict[str, Any], str]], texts: list[str]) -> None:
+def test_sql_agrees_with_the_definition(rows: list[tuple[dict[str, Any], str]], texts: list[str]) -> None:
     where = parse(", ".join(texts))
     items = [Item(f"i{i}", "/p", label, more) for i, (more, label) in enumerate(rows)]
     connection = sqlite3.connect(":memory:")

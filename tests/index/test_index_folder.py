@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from index_material import make_model
+from index_helpers import make_model
 from PIL import Image
 
 from lookalike import index
@@ -44,7 +44,7 @@ def counts(changes: index.Changes) -> tuple[int, ...]:
     return changes.added, changes.updated, changes.removed, changes.unchanged, len(changes.unreadable)
 
 
-def test_new_changed_and_vanished(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
+def test_new_changed_and_vanished_files(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
     counting = Counting(model)
     with index.create(tmp_path / "i", model) as idx:
         assert counts(index.sync(idx, counting, pictures, batch=2)) == (5, 0, 0, 0, 0)
@@ -70,7 +70,7 @@ def test_new_changed_and_vanished(model: TrainedModel, pictures: Path, tmp_path:
         assert idx.count() == 5
 
 
-def test_what_is_not_from_the_folder_stays(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
+def test_items_from_elsewhere_stay(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
     draw_picture(tmp_path / "pictures 2" / "x" / "1.png", 5)  # its name begins like the other's
     with index.create(tmp_path / "i", model) as idx:
         idx.add([index.Item("mine", str(pictures / "wren" / "none.png"))], np.ones((1, idx.dim)))
@@ -84,7 +84,7 @@ def test_what_is_not_from_the_folder_stays(model: TrainedModel, pictures: Path, 
         assert idx.count() == 5
 
 
-def test_what_cannot_be_read_is_listed(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
+def test_unreadable_pictures_are_listed(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
     for name in ("a.jpg", "b.jpg"):
         (pictures / "wren" / name).write_bytes(b"no picture")
     with index.create(tmp_path / "i", model) as idx:
@@ -98,7 +98,7 @@ def test_what_cannot_be_read_is_listed(model: TrainedModel, pictures: Path, tmp_
         assert idx.count() == 4
 
 
-def test_an_empty_or_missing_folder_empties_nothing(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
+def test_an_empty_or_missing_folder_changes_nothing(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
     with index.create(tmp_path / "i", model) as idx:
         index.sync(idx, model, pictures)
         shutil.rmtree(pictures)
@@ -111,7 +111,7 @@ def test_an_empty_or_missing_folder_empties_nothing(model: TrainedModel, picture
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may read anything")
-def test_a_folder_that_cannot_be_listed_is_not_gone(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
+def test_unlisted_folders_keep_their_items(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
     with index.create(tmp_path / "i", model) as idx:
         index.sync(idx, model, pictures)
         (pictures / "wren").chmod(0)
@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_listed_is_not_gone(model: TrainedModel, picture
         assert idx.count() == 5
 
 
-def test_an_interrupted_run_goes_on(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
+def test_an_interrupted_sync_continues(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
     class Stop(Exception):  # noqa: N818
         pass
 
@@ -140,7 +140,7 @@ def test_an_interrupted_run_goes_on(model: TrainedModel, pictures: Path, tmp_pat
     assert totals == [5]
 
 
-def test_another_model_is_refused_before_anything_happens(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
+def test_another_model_is_refused_first(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
     with index.create(tmp_path / "i", model) as idx:
         with pytest.raises(index.WrongModel):
             index.sync(idx, make_model(seed=1), pictures)
@@ -169,7 +169,7 @@ def test_metadata_and_splits(model: TrainedModel, pictures: Path, tmp_path: Path
         assert idx.items("split=train")[0].label == "wren"
 
 
-def test_what_a_table_said_stays_until_another_comes(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
+def test_metadata_stay_until_replaced(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
     table = {"wren/1.png": {"year": 2020, "label": "wren (young)"}, "robin/1.png": {"year": 2021}}
     with index.create(tmp_path / "i", model) as idx:
         index.sync(idx, model, pictures, metadata=table)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from index_material import draw, make_items, plain_search
+from index_helpers import draw, make_items, plain_search
 
 from lookalike import index
 from lookalike.index import faiss_index, kinds
@@ -16,14 +16,14 @@ from lookalike.inference.model import TrainedModel
 COUNT = 1500
 
 
-def test_which_kind_when() -> None:
+def test_resolve_kind() -> None:
     assert [resolve_kind("auto", n) for n in (10, 199_999, 200_000)] == ["flat", "flat", "ivf"]
     assert [resolve_kind(kind, 999) for kind in ("flat", "ivf", "hnsw")] == ["flat"] * 3
     assert [resolve_kind(kind, 1000) for kind in ("flat", "ivf", "hnsw")] == ["flat", "ivf", "hnsw"]
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
-def test_recall_is_what_comparing_all_says(kind: Any) -> None:
+def test_recall_against_brute_force(kind: Any) -> None:
     vectors = draw(3000, dim=32)
     structure = Structure.build(kind, vectors)
     assert structure.recall is not None
@@ -42,7 +42,7 @@ def test_recall_is_what_comparing_all_says(kind: Any) -> None:
     assert (masked % 3 == 0).all()
 
 
-def test_a_structure_that_looks_less_finds_less() -> None:
+def test_less_effort_lowers_recall() -> None:
     vectors = draw(3000, dim=32)
     structure = Structure.build("ivf", vectors)
     structure.index.nprobe = 1
@@ -51,9 +51,7 @@ def test_a_structure_that_looks_less_finds_less() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
-def test_the_same_answers_as_flat(
-    model: TrainedModel, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_same_hits_as_flat(model: TrainedModel, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faiss_index, "FEW", 300)
     items, vectors, queries = make_items(COUNT), draw(COUNT), draw(20, seed=1)
     with index.create(tmp_path / "i", model, kind=kind) as idx:
@@ -67,8 +65,8 @@ def test_the_same_answers_as_flat(
         for query, hits in zip(queries, idx.search(queries, 10), strict=True):
             truth = plain_search(items, vectors, query, 10, "cosine")
             right += len({each for each, _ in truth} & {hit.item.id for hit in hits})
-            known = dict(plain_search(items, vectors, query, COUNT, "cosine"))
-            assert [round(hit.distance, 9) for hit in hits] == [known[hit.item.id] for hit in hits]
+            exact_distances = dict(plain_search(items, vectors, query, COUNT, "cosine"))
+            assert [round(hit.distance, 9) for hit in hits] == [exact_distances[hit.item.id] for hit in hits]
             assert [hit.distance for hit in hits] == sorted(hit.distance for hit in hits)
         assert right >= 0.95 * 200
         few = [i for i, item in enumerate(items) if item.label == "label 3"]
@@ -80,7 +78,9 @@ def test_the_same_answers_as_flat(
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
-def test_the_file_is_a_cache(model: TrainedModel, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_structure_file_is_a_cache(
+    model: TrainedModel, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "i"
     items, vectors, queries = make_items(COUNT), draw(COUNT), draw(5, seed=1)
     with index.create(path, model, kind=kind) as idx:
@@ -118,7 +118,7 @@ def test_the_file_is_a_cache(model: TrainedModel, kind: str, tmp_path: Path, mon
         assert idx.search(draw(1, seed=5), 1)[0][0].item.id == "i00000"
 
 
-def test_another_kind_can_be_asked_for_later(model: TrainedModel, tmp_path: Path) -> None:
+def test_kind_can_be_changed(model: TrainedModel, tmp_path: Path) -> None:
     with index.create(tmp_path / "i", model) as idx:
         idx.add(make_items(COUNT), draw(COUNT))
         assert idx.info()["kind"] == "flat"
@@ -133,7 +133,7 @@ def test_another_kind_can_be_asked_for_later(model: TrainedModel, tmp_path: Path
         assert not (tmp_path / "i" / "index.faiss").exists()
 
 
-def test_it_is_learnt_anew_when_most_is_new_or_gone(model: TrainedModel, tmp_path: Path) -> None:
+def test_rebuild_after_many_changes(model: TrainedModel, tmp_path: Path) -> None:
     items, vectors = make_items(2500), draw(2500)
     with index.create(tmp_path / "i", model, kind="ivf") as idx:
         idx.add(items[:1100], vectors[:1100])
@@ -150,7 +150,7 @@ def test_it_is_learnt_anew_when_most_is_new_or_gone(model: TrainedModel, tmp_pat
         assert len(idx._structure) == 1500
 
 
-def test_what_other_libraries_do_to_faiss_does_not_matter() -> None:
+def test_patched_faiss_search_still_works() -> None:
     """pytorch-metric-learning, for one, imports this, and it changes FAISS for everybody."""
     import faiss
     import faiss.contrib.torch_utils

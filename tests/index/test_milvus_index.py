@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from index_material import draw, make_items, meets
+from index_helpers import draw, make_items, meets
 
 from lookalike import index
 from lookalike.index import milvus_index
@@ -74,7 +74,7 @@ def three(model: TrainedModel, server: str, tmp_path_factory: pytest.TempPathFac
         idx.close()
 
 
-def test_the_same_neighbours_under_every_filter(three: list[index.Index]) -> None:
+def test_same_neighbours_as_faiss_under_every_filter(three: list[index.Index]) -> None:
     faiss, *others = three
     queries = draw(3, seed=1)
     queries[0] = faiss.vectors(["i00050"])[0]
@@ -91,7 +91,7 @@ def test_the_same_neighbours_under_every_filter(three: list[index.Index]) -> Non
     assert [hit.item.id for hit in others[0].search(queries[:1], 3)[0]] == ["i00050", "i00051", "i00052"]
 
 
-def test_the_same_everything_else(three: list[index.Index]) -> None:
+def test_same_listings_as_faiss(three: list[index.Index]) -> None:
     faiss, *others = three
     for idx in others:
         assert idx.labels() == faiss.labels()
@@ -107,7 +107,7 @@ def test_the_same_everything_else(three: list[index.Index]) -> None:
 
 
 @pytest.mark.parametrize("which", ["model", "euclidean_model"])
-def test_changes(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_add_replace_and_delete(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     model: TrainedModel = request.getfixturevalue(which)
     items, vectors = make_items(20), draw(20)
     both = [index.create(tmp_path / "f", model), index.create(tmp_path / "m", model, str(tmp_path / "m.db"))]
@@ -126,7 +126,7 @@ def test_changes(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> 
     both[0].close()
 
 
-def test_a_folder_is_kept_up_to_date(model: TrainedModel, class_folders: Path, tmp_path: Path) -> None:
+def test_sync_with_a_folder(model: TrainedModel, class_folders: Path, tmp_path: Path) -> None:
     shutil.copytree(class_folders / "class0", tmp_path / "p" / "class 0")
     with index.create(tmp_path / "m", model, str(tmp_path / "m.db")) as idx:
         assert index.sync(idx, model, tmp_path / "p").added == 8
@@ -140,7 +140,7 @@ def test_a_folder_is_kept_up_to_date(model: TrainedModel, class_folders: Path, t
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
-def test_how_much_an_approximate_search_finds_is_measured(
+def test_recall_of_approximate_search_is_measured(
     model: TrainedModel, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(milvus_index, "LISTS", 8)
@@ -156,7 +156,7 @@ def test_how_much_an_approximate_search_finds_is_measured(
         assert idx.info()["recall@10"] > 0.9
 
 
-def test_what_cannot_be(model: TrainedModel, server: str, tmp_path: Path) -> None:
+def test_invalid_stores_are_refused(model: TrainedModel, server: str, tmp_path: Path) -> None:
     for store, why in (
         ("birds", r"ends in \.db"),
         ("http://", "must be like http://host:19530"),
@@ -182,20 +182,20 @@ def test_what_cannot_be(model: TrainedModel, server: str, tmp_path: Path) -> Non
 
 def test_a_file_is_for_one_process(model: TrainedModel, tmp_path: Path) -> None:
     fork = multiprocessing.get_context("fork")
-    told, tell = fork.Pipe()
+    receiver, sender = fork.Pipe()
 
     def other() -> None:
         try:
             index.open(tmp_path / "m")
-            tell.send("opened")
+            sender.send("opened")
         except index.IndexInUse as error:
-            tell.send(str(error))
+            sender.send(str(error))
         os._exit(0)  # what a fork has of the other's threads cannot be taken down
 
     with index.create(tmp_path / "m", model, str(tmp_path / "m.db")) as idx, index.open(tmp_path / "m") as same:
         process = fork.Process(target=other)
         process.start()
-        assert "is open in another process" in told.recv()
+        assert "is open in another process" in receiver.recv()
         process.join()
         idx.add(make_items(3), draw(3))
         assert same.count() == 3  # within one process it is shared

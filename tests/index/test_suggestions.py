@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from index_material import draw, make_items
+from index_helpers import draw, make_items
 
 from lookalike import index
 from lookalike.index import suggestions
@@ -12,7 +12,7 @@ from lookalike.inference.model import TrainedModel
 
 
 @pytest.mark.parametrize("store", ["faiss", "milvus"])
-def test_the_keys_of_all_items(
+def test_metadata_keys_of_all_items(
     store: str, model: TrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if store == "milvus":
@@ -27,7 +27,7 @@ def test_the_keys_of_all_items(
         assert metadata_keys(idx) == {"year", "wild", "name", "the-last"}
 
 
-def test_an_unknown_key_is_refused_and_the_nearest_named() -> None:
+def test_unknown_keys_are_refused_with_a_suggestion() -> None:
     for where in (None, "", "label=a, path!=b, id>c, year=3", "year!=4"):
         check_keys(where, ["year"])
     with pytest.raises(ValueError, match=r"key yaer; did you mean year\? There are id, path, label, split, year$"):
@@ -40,7 +40,7 @@ def test_an_unknown_key_is_refused_and_the_nearest_named() -> None:
         check_keys("zzz=3", [f"k{i:02}" for i in range(40)])
 
 
-def test_the_nearest_label() -> None:
+def test_nearest_labels() -> None:
     labels = ["", "Cardinal", "Red_winged_Blackbird"]
     assert nearest_labels("label=Cardnal, year=3", labels) == {"Cardnal": "Cardinal"}
     asked = "label in (CARDINAL, Cardinal, Penguin, red winged blackbird)"

@@ -104,7 +104,7 @@ def test_a_case_worked_out_by_hand() -> None:
     assert (figures["queries"], figures["left_out"]) == (5, 0)
 
 
-def test_itself_is_removed_by_identity_not_by_rank() -> None:
+def test_queries_are_excluded_by_id_not_by_rank() -> None:
     """Two equal pictures of different classes: dropping rank 0 would drop the wrong one."""
     same = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.1, 1.0]])
     figures = retrieval_metrics(same, [0, 1, 1, 0])

@@ -162,7 +162,7 @@ def idx(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield made
 
 
-def test_searches_are_ordered_by_the_functions(idx: index.Index) -> None:
+def test_search_reranked_uses_the_functions(idx: index.Index) -> None:
     ids = [item.id for item in idx.items()]
     vectors, query = idx.vectors(ids), draw(1, 4, 9)
     plain = idx.search(query, 40)[0]
@@ -185,7 +185,7 @@ def test_searches_are_ordered_by_the_functions(idx: index.Index) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_searching_for_an_item_leaves_it_out(idx: index.Index, method: str, tmp_path: Path) -> None:
+def test_search_reranked_leaves_the_item_out(idx: index.Index, method: str, tmp_path: Path) -> None:
     own = idx.vectors(["i04"])
     (hits,) = index.search_reranked(idx, own, 10, "label=even", method, without="i04")
     assert len(hits) == 10

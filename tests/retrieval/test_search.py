@@ -115,7 +115,7 @@ def test_large_numbers_and_autocast() -> None:
 
 
 @pytest.mark.parametrize("mode", ["leave one out", "few queries with a reference", "gallery"])
-def test_figures_do_not_depend_on_the_way(mode: str) -> None:
+def test_metrics_do_not_depend_on_the_algorithm(mode: str) -> None:
     """fp64 selects from whole rows; fp32 in small blocks must agree where whole numbers make both exact."""
     generator = np.random.default_rng(1)
     vectors, labels = generator.integers(-3, 4, (150, 3)), generator.integers(0, 12, 150)
@@ -160,6 +160,6 @@ def test_bad_input_is_refused(arguments: tuple, options: dict, error: type[Excep
         neighbours(*arguments, **options)
 
 
-def test_it_is_there_under_the_rooms_name() -> None:
+def test_neighbours_is_exported_by_the_package() -> None:
     assert retrieval.neighbours is neighbours
     assert set(retrieval.__all__) == {"neighbours", "retrieval_metrics"}

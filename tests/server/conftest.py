@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest_keys import READ, WRITE
 from fastapi.testclient import TestClient
-from server_pictures import encoded, noise
+from server_helpers import READ, WRITE, encoded, noise
 
 from lookalike import index
 from lookalike.cli import main
@@ -51,15 +50,15 @@ def made_index(
 
 
 @pytest.fixture
-def home(made_index: Path, tmp_path: Path) -> Path:
+def index_folder(made_index: Path, tmp_path: Path) -> Path:
     """An index of one's own."""
     shutil.copytree(made_index, tmp_path / "striped.idx")
     return tmp_path / "striped.idx"
 
 
 @pytest.fixture
-def idx(home: Path) -> Iterator[index.Index]:
-    with index.open(home) as opened:
+def idx(index_folder: Path) -> Iterator[index.Index]:
+    with index.open(index_folder) as opened:
         yield opened
 
 

@@ -9,8 +9,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from running import in_thread
-from server_pictures import encoded, noise
+from server_helpers import encoded, in_thread, noise
 
 from lookalike import index
 from lookalike.inference.model import TrainedModel
@@ -19,7 +18,7 @@ from lookalike.server import Limits, create_app
 from lookalike.server.batching import Batcher, QueueFull
 
 
-class Held:
+class PausedModel:
     """A model that computes when it is allowed to, and remembers the sizes of its batches."""
 
     def __init__(self, model: TrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,8 +36,8 @@ class Held:
 
 
 @pytest.fixture
-def held(served_model: TrainedModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
-    made = Held(served_model, monkeypatch)
+def paused(served_model: TrainedModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[PausedModel]:
+    made = PausedModel(served_model, monkeypatch)
     yield made
     made.allowed.release(1000)
 
@@ -48,7 +47,7 @@ def crops(served_model: TrainedModel) -> list[Pixels]:
     return [served_model.preprocess.crop(noise(32, 32, seed)) for seed in range(8)]
 
 
-def test_everybody_gets_their_own_vector(served_model: TrainedModel, crops: list[Pixels]) -> None:
+def test_concurrent_requests_get_their_own_vectors(served_model: TrainedModel, crops: list[Pixels]) -> None:
     sizes: list[int] = []
     batcher = Batcher(served_model, queue=1000, batch=16, observe=sizes.append)
     expected = served_model.embed([noise(32, 32, seed) for seed in range(8)])
@@ -61,30 +60,32 @@ def test_everybody_gets_their_own_vector(served_model: TrainedModel, crops: list
     batcher.close()
 
 
-def test_while_one_is_computed_the_others_gather(served_model: TrainedModel, held: Held, crops: list[Pixels]) -> None:
+def test_batches_collect_while_the_model_computes(
+    served_model: TrainedModel, paused: PausedModel, crops: list[Pixels]
+) -> None:
     batcher = Batcher(served_model, queue=100, batch=4)
     first = batcher.embed(crops[0])
-    assert held.entered.acquire(timeout=30)
+    assert paused.entered.acquire(timeout=30)
     order: list[str] = []
     rest = [batcher.embed(crops[i]) for i in range(1, 4)]
     alone = batcher.run(lambda _: order.append("alone"))
     rest += [batcher.embed(each) for each in crops[:6]]
     assert len(batcher) == 10
     rest[3].cancel()  # its request was given up: not worth computing
-    held.allowed.release(100)
+    paused.allowed.release(100)
     wait([first, alone, *rest], timeout=60)
-    assert held.batches == [1, 3, 4, 1], "what runs on its own divides what came before it from what came after"
+    assert paused.batches == [1, 3, 4, 1], "what runs on its own divides what came before it from what came after"
     assert order == ["alone"]
     assert rest[3].cancelled()
     batcher.close()
 
 
-def test_no_more_than_the_queue_holds_and_none_after_the_end(
-    served_model: TrainedModel, held: Held, crops: list[Pixels]
+def test_full_and_closed_queues_refuse_jobs(
+    served_model: TrainedModel, paused: PausedModel, crops: list[Pixels]
 ) -> None:
     batcher = Batcher(served_model, queue=2, batch=4)
     accepted = [batcher.embed(crops[0])]
-    assert held.entered.acquire(timeout=30)
+    assert paused.entered.acquire(timeout=30)
     accepted += [batcher.embed(crops[0]), batcher.embed(crops[1])]
     with pytest.raises(QueueFull, match="2 pictures are waiting"):
         batcher.embed(crops[0])
@@ -95,20 +96,20 @@ def test_no_more_than_the_queue_holds_and_none_after_the_end(
     with pytest.raises(QueueFull, match="closing"):
         batcher.embed(crops[0])
     assert not any(future.done() for future in accepted)
-    held.allowed.release(10)
+    paused.allowed.release(10)
     closing.join(30)
     assert not closing.is_alive()
     assert all(future.result(0).shape == (8,) for future in accepted), "what was accepted is finished"
 
 
-def test_one_that_fails_does_not_take_the_others_with_it(
-    served_model: TrainedModel, held: Held, crops: list[Pixels]
+def test_a_failing_job_does_not_affect_others(
+    served_model: TrainedModel, paused: PausedModel, crops: list[Pixels]
 ) -> None:
     batcher = Batcher(served_model, queue=9, batch=9)
     first = batcher.embed(crops[0])
-    assert held.entered.acquire(timeout=30)
+    assert paused.entered.acquire(timeout=30)
     good, wrong = batcher.embed(crops[1]), batcher.embed(np.zeros((5, 32, 32), np.uint8))
-    held.allowed.release(10)
+    paused.allowed.release(10)
     assert first.result(30).shape == good.result(30).shape == (8,)
     with pytest.raises(ValueError, match="pixels must be uint8"):
         wrong.result(30)
@@ -123,13 +124,11 @@ def post(url: str, path: str = "/embed", seed: int = 0) -> httpx.Response:
     return CLIENT.post(f"{url}{path}", files={"picture": encoded(noise(20, 20, seed))})
 
 
-def test_a_full_queue_says_503_and_the_accepted_are_answered(
-    idx: index.Index, served_model: TrainedModel, held: Held
-) -> None:
+def test_a_full_queue_gets_503(idx: index.Index, served_model: TrainedModel, paused: PausedModel) -> None:
     app = create_app(idx, served_model, limits=Limits(queue=2, batch=1))
     with in_thread(app) as (url, _), ThreadPoolExecutor(12) as threads:
         running = [threads.submit(post, url)]
-        assert held.entered.acquire(timeout=30)
+        assert paused.entered.acquire(timeout=30)
         running += [threads.submit(post, url) for _ in range(2)]
         while len(app.state.context.batcher) < 2:
             time.sleep(0.005)
@@ -139,45 +138,45 @@ def test_a_full_queue_says_503_and_the_accepted_are_answered(
             assert refused.json()["error"]["code"] == "busy"
             assert float(refused.headers["retry-after"]) > 0
         assert CLIENT.get(f"{url}/labels").status_code == 200, "what needs no model is answered all the same"
-        held.allowed.release(100)
+        paused.allowed.release(100)
         assert [each.result(30).status_code for each in running] == [200, 200, 200]
         assert "lookalike_queue_length 0.0" in CLIENT.get(f"{url}/metrics").text
 
 
-def test_too_many_requests_at_once(idx: index.Index, served_model: TrainedModel, held: Held) -> None:
+def test_too_many_requests_get_503(idx: index.Index, served_model: TrainedModel, paused: PausedModel) -> None:
     with (
         in_thread(create_app(idx, served_model, limits=Limits(requests=1))) as (url, _),
         ThreadPoolExecutor(1) as threads,
     ):
         running = threads.submit(post, url)
-        assert held.entered.acquire(timeout=30)
+        assert paused.entered.acquire(timeout=30)
         refused = CLIENT.get(f"{url}/labels")
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "busy")
         assert "retry-after" in refused.headers
         assert CLIENT.get(f"{url}/healthz").status_code == 200
-        held.allowed.release(10)
+        paused.allowed.release(10)
         assert running.result(30).status_code == 200
         assert CLIENT.get(f"{url}/labels").status_code == 200
 
 
-def test_too_late_says_504_and_is_not_computed_any_more(
-    idx: index.Index, served_model: TrainedModel, held: Held
+def test_timeouts_get_504_and_leave_the_queue(
+    idx: index.Index, served_model: TrainedModel, paused: PausedModel
 ) -> None:
     limits = Limits(seconds=0.4, batch=1)
     with in_thread(create_app(idx, served_model, limits=limits)) as (url, _), ThreadPoolExecutor(4) as threads:
         running = [threads.submit(post, url)]
-        assert held.entered.acquire(timeout=30)  # the others wait behind it
+        assert paused.entered.acquire(timeout=30)  # the others wait behind it
         running += [threads.submit(post, url, path) for path in ("/search", "/items", "/explain")]
         for each in running:
             late = each.result(30)
             assert (late.status_code, late.json()["error"]["code"]) == (504, "timeout")
         assert idx.count() == 64
-        held.allowed.release(100)
+        paused.allowed.release(100)
         assert post(url).status_code == 200
-        assert len(held.batches) == 2, "those that waited were taken out of the queue"
+        assert len(paused.batches) == 2, "those that waited were taken out of the queue"
 
 
-def test_a_slow_upload_says_408(idx: index.Index, served_model: TrainedModel) -> None:
+def test_slow_uploads_get_408(idx: index.Index, served_model: TrainedModel) -> None:
     def trickle() -> Iterator[bytes]:
         yield b'--x\r\nContent-Disposition: form-data; name="picture"; filename="a"\r\n\r\n'
         for _ in range(8):
@@ -190,7 +189,7 @@ def test_a_slow_upload_says_408(idx: index.Index, served_model: TrainedModel) ->
         assert (slow.status_code, slow.json()["error"]["code"]) == (408, "too_slow")
 
 
-def test_a_large_upload_is_told_so_over_the_wire(idx: index.Index, served_model: TrainedModel) -> None:
+def test_large_uploads_get_413(idx: index.Index, served_model: TrainedModel) -> None:
     with in_thread(create_app(idx, served_model, limits=Limits(upload_bytes=100_000))) as (url, _):
         for content in (bytes(3_000_000), (bytes(10_000) for _ in range(300))):
             answer = CLIENT.post(
@@ -203,22 +202,22 @@ def test_a_large_upload_is_told_so_over_the_wire(idx: index.Index, served_model:
         assert answer.status_code == 413
 
 
-def test_the_end_waits_for_what_was_accepted(idx: index.Index, served_model: TrainedModel, held: Held) -> None:
+def test_shutdown_finishes_accepted_requests(idx: index.Index, served_model: TrainedModel, paused: PausedModel) -> None:
     with ThreadPoolExecutor(3) as threads, in_thread(create_app(idx, served_model)) as (url, server):
         running: list[Future[httpx.Response]] = [threads.submit(post, url, "/items", 50)]
-        assert held.entered.acquire(timeout=30)
+        assert paused.entered.acquire(timeout=30)
         server.should_exit = True
         time.sleep(0.3)
         with pytest.raises(httpx.HTTPError):
             CLIENT.get(f"{url}/healthz", timeout=5)
         assert not running[0].done()
-        held.allowed.release(10)
+        paused.allowed.release(10)
         answer = running[0].result(30)
         assert answer.status_code == 200
         assert idx.get([answer.json()["id"]])[0] is not None
 
 
-def test_searching_adding_and_deleting_at_once(idx: index.Index, served_model: TrainedModel) -> None:
+def test_concurrent_search_add_and_delete(idx: index.Index, served_model: TrainedModel) -> None:
     with (
         in_thread(create_app(idx, served_model)) as (url, _),
         httpx.Client(base_url=url, verify=False, timeout=30) as client,
@@ -228,18 +227,18 @@ def test_searching_adding_and_deleting_at_once(idx: index.Index, served_model: T
         def one(seed: int) -> tuple[str, list[int]]:
             picture = encoded(noise(20, 20, 100 + seed // 2))  # each picture twice: they meet
             added = client.post("/items", files={"picture": picture}, data={"label": "new"})
-            known = added.json()["id"]
+            item_id = added.json()["id"]
             found = client.post("/search", files={"picture": picture}, data={"k": "1"})
-            shown = client.get(f"/items/{known}/image", params={"side": 16})
+            shown = client.get(f"/items/{item_id}/image", params={"side": 16})
             codes = [added.status_code, found.status_code, shown.status_code, client.get("/map").status_code]
             if seed % 4 == 0:
-                codes.append(client.delete(f"/items/{known}").status_code)
-            return known, codes
+                codes.append(client.delete(f"/items/{item_id}").status_code)
+            return item_id, codes
 
         results = list(threads.map(one, range(32)))
         assert {code for _, codes in results for code in codes} <= {200, 404, 410}
         assert all(codes[:2] == [200, 200] for _, codes in results)
-        kept = {known for i, (known, _) in enumerate(results) if i // 2 % 2}
+        kept = {item_id for i, (item_id, _) in enumerate(results) if i // 2 % 2}
         assert {item.id for item in idx.items(where="label=new")} >= kept
         files = {file.stem for file in (idx.path / "uploads").glob("*.jpg")}
         assert files == {item.id for item in idx.items(where="label=new")}, "a picture for each entry, and no other"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
-from server_pictures import encoded, noise
+from server_helpers import encoded, noise
 
 from lookalike import index
 from lookalike.index.reranking import METHODS
@@ -36,9 +36,7 @@ def nearest(vectors: Vectors, query: np.ndarray, k: int) -> list[str]:
     return [index.file_id(files[i]) for i in np.argsort(distances)[:k]]
 
 
-def test_search_by_picture_finds_what_the_vectors_say(
-    client: TestClient, served_model: TrainedModel, vectors: Vectors, upload: bytes
-) -> None:
+def test_search_by_picture(client: TestClient, served_model: TrainedModel, vectors: Vectors, upload: bytes) -> None:
     query = served_model.embed(Image.open(io.BytesIO(upload)))[0]
     answer = post(client, "/search", upload, k=5)
     assert [hit["id"] for hit in answer["hits"]] == nearest(vectors, query, 5)
@@ -51,18 +49,18 @@ def test_search_by_picture_finds_what_the_vectors_say(
 
 
 def test_search_by_id_leaves_the_item_out(client: TestClient, vectors: Vectors) -> None:
-    known = index.file_id(vectors[0][3])
+    item_id = index.file_id(vectors[0][3])
     expected = nearest(vectors, vectors[1][3], 7)
-    assert expected[0] == known
-    assert [hit["id"] for hit in post(client, "/search", id=known, k=6)["hits"]] == expected[1:]
-    filtered = post(client, "/search", id=known, k=200, where="label in (class1, class2), n<3")["hits"]
+    assert expected[0] == item_id
+    assert [hit["id"] for hit in post(client, "/search", id=item_id, k=6)["hits"]] == expected[1:]
+    filtered = post(client, "/search", id=item_id, k=200, where="label in (class1, class2), n<3")["hits"]
     assert {(hit["label"], hit["metadata"]["n"]) for hit in filtered} == {
         (f"class{c}", n) for c in (1, 2) for n in range(3)
     }
-    assert len(post(client, "/search", id=known, k=200)["hits"]) == 63
+    assert len(post(client, "/search", id=item_id, k=200)["hits"]) == 63
 
 
-def test_a_key_that_no_item_has_is_named(client: TestClient, upload: bytes, idx: index.Index) -> None:
+def test_unknown_metadata_keys_are_refused(client: TestClient, upload: bytes, idx: index.Index) -> None:
     def refused(where: str) -> str:
         answer = client.post("/search", files={"picture": upload}, data={"where": where})
         assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid")
@@ -95,10 +93,10 @@ def test_search_in_a_region(client: TestClient, served_model: TrainedModel, vect
     expected = nearest(vectors, served_model.embed(region)[0], 4)
     assert [hit["id"] for hit in post(client, "/search", upload, k=4, crop="0.25,0,0.5,1")["hits"]] == expected
     assert expected != [hit["id"] for hit in post(client, "/search", upload, k=4)["hits"]]
-    known = index.file_id(vectors[0][5])
+    item_id = index.file_id(vectors[0][5])
     region = Image.open(vectors[0][5]).crop((0, 16, 32, 32))
-    expected = [each for each in nearest(vectors, served_model.embed(region)[0], 5) if each != known][:4]
-    assert [hit["id"] for hit in post(client, "/search", id=known, k=4, crop="0,0.5,1,0.5")["hits"]] == expected
+    expected = [each for each in nearest(vectors, served_model.embed(region)[0], 5) if each != item_id][:4]
+    assert [hit["id"] for hit in post(client, "/search", id=item_id, k=4, crop="0,0.5,1,0.5")["hits"]] == expected
 
 
 def test_search_with_expansion(client: TestClient, served_model: TrainedModel, vectors: Vectors, upload: bytes) -> None:
@@ -113,23 +111,23 @@ def test_search_with_expansion(client: TestClient, served_model: TrainedModel, v
     np.testing.assert_allclose([hit["distance"] for hit in hits], 1 - cosines[places], atol=1e-5)
 
 
-def test_every_re_ranking_is_that_of_the_index(
+def test_re_ranking_equals_the_index(
     client: TestClient, idx: index.Index, served_model: TrainedModel, vectors: Vectors, upload: bytes
 ) -> None:
-    query, known = served_model.embed(Image.open(io.BytesIO(upload))), index.file_id(vectors[0][3])
+    query, item_id = served_model.embed(Image.open(io.BytesIO(upload))), index.file_id(vectors[0][3])
     orders = []
     for method in METHODS:
         (wanted,) = index.search_reranked(idx, query, 9, "n<6", method)
         found = post(client, "/search", upload, k=9, where="n<6", rerank=method)["hits"]
         assert [hit["id"] for hit in found] == [hit.item.id for hit in wanted]
-        (wanted,) = index.search_reranked(idx, vectors[1][3:4], 30, None, method, without=known)
-        orders.append([hit["id"] for hit in post(client, "/search", id=known, k=30, rerank=method)["hits"]])
+        (wanted,) = index.search_reranked(idx, vectors[1][3:4], 30, None, method, without=item_id)
+        orders.append([hit["id"] for hit in post(client, "/search", id=item_id, k=30, rerank=method)["hits"]])
         assert orders[-1] == [hit.item.id for hit in wanted]
-        assert known not in orders[-1]
+        assert item_id not in orders[-1]
     assert len(set(map(tuple, orders))) == len(METHODS)
 
 
-def test_a_re_ranking_while_items_are_deleted(
+def test_re_ranking_while_items_are_deleted(
     client: TestClient, idx: index.Index, upload: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = post(client, "/search", upload, rerank="reciprocal")["hits"]
@@ -158,7 +156,7 @@ def test_embed(client: TestClient, served_model: TrainedModel, upload: bytes) ->
     )
 
 
-def test_a_large_jpeg_and_a_turned_one(client: TestClient, served_model: TrainedModel, tmp_path: Path) -> None:
+def test_embed_large_and_rotated_jpegs(client: TestClient, served_model: TrainedModel, tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     blurred = noise(30, 20).resize((900, 600), Image.Resampling.BICUBIC)
@@ -209,7 +207,7 @@ def test_explain_by_id_and_of_a_large_picture(client: TestClient, served_model: 
     assert np.array(answer["weights"]).sum() == pytest.approx(1, abs=1e-5)
 
 
-def test_a_pooling_without_weights_says_so(tmp_path: Path, upload: bytes) -> None:
+def test_explain_without_weights_gets_409(tmp_path: Path, upload: bytes) -> None:
     save_model(Embedder(create_backbone("resnet8-half"), dim=None, pooling="gsop"), tmp_path / "run")
     model = load(tmp_path / "run", "cpu")
     with index.create(tmp_path / "plain.idx", run=tmp_path / "run") as idx:
@@ -225,7 +223,7 @@ def test_a_pooling_without_weights_says_so(tmp_path: Path, upload: bytes) -> Non
         assert client.get("/items").json() == {"items": [], "next": None}
 
 
-def test_the_models_card(client: TestClient, idx: index.Index, served_run: Path) -> None:
+def test_model_card(client: TestClient, idx: index.Index, served_run: Path) -> None:
     card = client.get("/model").json()
     best = json.loads((served_run / "figures.json").read_text())["best"]
     assert card.pop("figures") == {name: value for name, value in best.items() if "@" in name}
@@ -273,7 +271,9 @@ def test_labels_health_and_map(client: TestClient, idx: index.Index, vectors: Ve
     assert points["method"] == "pca"
     assert len(points["points"]) == 64
     by_id = {point["id"]: point for point in points["points"]}
-    assert {known: point["name"] for known, point in by_id.items()} == {item.id: item.file.name for item in idx.items()}
+    assert {item_id: point["name"] for item_id, point in by_id.items()} == {
+        item.id: item.file.name for item in idx.items()
+    }
     places = np.array([[by_id[index.file_id(file)][axis] for axis in "xy"] for file in vectors[0]])
     assert places.min() >= 0
     assert places.max() <= 1
@@ -287,33 +287,31 @@ def test_labels_health_and_map(client: TestClient, idx: index.Index, vectors: Ve
     assert len(client.get("/map").json()["points"]) == 63
 
 
-def test_added_found_shown_and_deleted(client: TestClient, idx: index.Index, upload: bytes) -> None:
+def test_add_search_show_and_delete(client: TestClient, idx: index.Index, upload: bytes) -> None:
     added = post(client, "/items", upload, label="new", metadata='{"year": 2020, "tags": ["a"]}')
     assert added["created"] is True
-    known = added["id"]
+    item_id = added["id"]
     hit = post(client, "/search", upload, k=1)["hits"][0]
-    assert (hit["id"], hit["label"], hit["name"]) == (known, "new", f"{known}.jpg")
+    assert (hit["id"], hit["label"], hit["name"]) == (item_id, "new", f"{item_id}.jpg")
     assert hit["metadata"] == {"year": 2020, "tags": ["a"]}
     assert hit["distance"] == pytest.approx(0, abs=1e-5)
-    file = idx.path / "uploads" / f"{known}.jpg"
+    file = idx.path / "uploads" / f"{item_id}.jpg"
     assert Image.open(file).size == (40, 30)
-    assert client.get(f"/items/{known}/image").status_code == 200
+    assert client.get(f"/items/{item_id}/image").status_code == 200
 
     again = post(client, "/items", upload, label="other")
-    assert again == {"id": known, "created": False}
-    assert client.get(f"/items/{known}").json()["label"] == "other"
+    assert again == {"id": item_id, "created": False}
+    assert client.get(f"/items/{item_id}").json()["label"] == "other"
     assert idx.count() == 65
 
-    assert client.delete(f"/items/{known}").json() == {"deleted": True}
+    assert client.delete(f"/items/{item_id}").json() == {"deleted": True}
     assert not file.exists()
-    assert client.delete(f"/items/{known}").status_code == 404
-    assert client.get(f"/items/{known}/image").status_code == 404
+    assert client.delete(f"/items/{item_id}").status_code == 404
+    assert client.get(f"/items/{item_id}/image").status_code == 404
     assert idx.count() == 64
 
 
-def test_a_file_that_is_indexed_already_is_not_added_again(
-    client: TestClient, idx: index.Index, vectors: Vectors
-) -> None:
+def test_indexed_files_are_not_added_again(client: TestClient, idx: index.Index, vectors: Vectors) -> None:
     file = vectors[0][9]
     before = client.get(f"/items/{index.file_id(file)}").json()
     assert post(client, "/items", file.read_bytes(), label="x") == {"id": index.file_id(file), "created": False}
@@ -324,14 +322,14 @@ def test_a_file_that_is_indexed_already_is_not_added_again(
     assert post(client, "/items", file_again)["created"] is True
 
 
-def test_deleting_leaves_files_where_they_are(client: TestClient, vectors: Vectors) -> None:
+def test_delete_keeps_indexed_files(client: TestClient, vectors: Vectors) -> None:
     file = vectors[0][9]
     assert client.delete(f"/items/{index.file_id(file)}").status_code == 200
     assert file.exists()
     assert client.get(f"/items/{index.file_id(file)}").status_code == 404
 
 
-def test_pictures_are_sent_as_jpeg_and_kept_by_browsers(client: TestClient, vectors: Vectors) -> None:
+def test_images_are_jpegs_with_etags(client: TestClient, vectors: Vectors) -> None:
     address = f"/items/{index.file_id(vectors[0][0])}/image"
     answer = client.get(address)
     assert answer.headers["content-type"] == "image/jpeg"
@@ -347,7 +345,7 @@ def test_pictures_are_sent_as_jpeg_and_kept_by_browsers(client: TestClient, vect
         assert client.get(address, params={"side": side}).status_code == 422
 
 
-def test_what_was_indexed_and_is_no_picture_any_more_is_not_sent(
+def test_missing_or_replaced_files_get_410(
     client: TestClient, idx: index.Index, tmp_path: Path, upload: bytes, vectors: Vectors
 ) -> None:
     file = tmp_path / "was.png"
@@ -384,7 +382,7 @@ def test_metrics(client: TestClient, upload: bytes) -> None:
     assert "lookalike_requests_in_flight 1.0" in text
 
 
-def test_page_and_what_belongs_to_it(client: TestClient) -> None:
+def test_static_files_of_the_page(client: TestClient) -> None:
     page = client.get("/")
     assert page.status_code == 200
     assert page.headers["content-type"] == "text/html; charset=utf-8"
@@ -394,22 +392,22 @@ def test_page_and_what_belongs_to_it(client: TestClient) -> None:
 
 
 def test_while_another_process_writes(
-    client: TestClient, home: Path, idx: index.Index, upload: bytes, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, index_folder: Path, idx: index.Index, upload: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with index.open(home) as other, other.writing():  # another lock on the same file, as another process has it
+    with index.open(index_folder) as other, other.writing():  # another lock on the same file, as another process has it
         for answer in (client.post("/items", files={"picture": upload}), client.delete(f"/items/{idx.items()[0].id}")):
             assert answer.status_code == 503
             assert answer.json()["error"]["code"] == "busy"
             assert answer.headers["retry-after"]
         assert len(post(client, "/search", upload)["hits"]) == 12, "readers go on"
-    assert not list((home / "uploads").glob("*")), "what was refused is not kept"
+    assert not list((index_folder / "uploads").glob("*")), "what was refused is not kept"
     assert idx.count() == 64
     assert post(client, "/items", upload)["created"] is True
 
     def full(*_: object) -> None:
-        raise OSError(28, "No space left on device", str(home))
+        raise OSError(28, "No space left on device", str(index_folder))
 
     monkeypatch.setattr(idx, "delete", full)
     answer = client.delete(f"/items/{idx.items()[0].id}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
-    assert str(home) not in answer.text
+    assert str(index_folder) not in answer.text

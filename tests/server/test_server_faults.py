@@ -10,8 +10,7 @@ from types import ModuleType
 
 import httpx
 import pytest
-from running import in_process, in_thread
-from server_pictures import encoded, noise
+from server_helpers import encoded, in_process, in_thread, noise
 
 from lookalike import index
 from lookalike.inference.model import TrainedModel
@@ -28,9 +27,7 @@ def fuzz() -> ModuleType:
         return importlib.import_module("serve_fuzz")
 
 
-def test_malformed_requests_are_the_fault_of_who_sends_them(
-    fuzz: ModuleType, idx: index.Index, served_model: TrainedModel
-) -> None:
+def test_malformed_requests_get_4xx(fuzz: ModuleType, idx: index.Index, served_model: TrainedModel) -> None:
     with in_thread(create_app(idx, served_model)) as (url, _):
         host, port = url.removeprefix("http://").split(":")
         statuses: dict[str, Counter[int]] = {}
@@ -68,13 +65,13 @@ class Writer(threading.Thread):
                     self.codes[answer.status_code] += 1
                     if answer.status_code != 200:
                         continue
-                    known = answer.json()["id"]
-                    self.added[known] = label
+                    item_id = answer.json()["id"]
+                    self.added[item_id] = label
                     if i % 3 == 2:
-                        self.unknown.add(known)
-                        self.codes[client.delete(f"/items/{known}").status_code] += 1
-                        self.unknown.discard(known)
-                        self.deleted.add(known)
+                        self.unknown.add(item_id)
+                        self.codes[client.delete(f"/items/{item_id}").status_code] += 1
+                        self.unknown.discard(item_id)
+                        self.deleted.add(item_id)
                 except httpx.HTTPError:
                     return
 
@@ -89,27 +86,27 @@ def write_until(url: str, acknowledged: int) -> list[Writer]:
     return writers
 
 
-def check_kept(url: str, home: Path, writers: list[Writer]) -> None:
-    added = {known: label for writer in writers for known, label in writer.added.items()}
+def check_kept(url: str, index_folder: Path, writers: list[Writer]) -> None:
+    added = {item_id: label for writer in writers for item_id, label in writer.added.items()}
     deleted = set[str]().union(*(writer.deleted for writer in writers))
     unknown = set[str]().union(*(writer.unknown for writer in writers))
-    with httpx.Client(base_url=url, verify=False, timeout=30) as client, index.open(home) as idx:
+    with httpx.Client(base_url=url, verify=False, timeout=30) as client, index.open(index_folder) as idx:
         there = {item.id: item.label for item in idx.items()}
-        for known, label in added.items():
-            if known in unknown:
+        for item_id, label in added.items():
+            if item_id in unknown:
                 continue
-            assert (known in there) is (known not in deleted)
-            if known in there:
-                assert there[known] == label
-                assert client.get(f"/items/{known}/image").status_code == 200
+            assert (item_id in there) is (item_id not in deleted)
+            if item_id in there:
+                assert there[item_id] == label
+                assert client.get(f"/items/{item_id}/image").status_code == 200
         assert client.get("/healthz").json()["items"] == len(there) == idx.count()
-        some = next(known for known in added if known in there)
+        some = next(item_id for item_id in added if item_id in there)
         assert client.post("/search", files={"id": (None, some)}).status_code == 200
 
 
 @pytest.mark.slow
-def test_killed_while_adding_and_ended_while_adding(home: Path) -> None:
-    with in_process(home) as (url, process):
+def test_uploads_survive_kill_and_shutdown(index_folder: Path) -> None:
+    with in_process(index_folder) as (url, process):
         writers = write_until(url, 25)
         process.send_signal(signal.SIGKILL)
         for writer in writers:
@@ -119,8 +116,8 @@ def test_killed_while_adding_and_ended_while_adding(home: Path) -> None:
     assert any(writer.deleted for writer in writers)
     assert [dict(writer.codes) for writer in writers] == [{200: sum(writer.codes.values())} for writer in writers]
 
-    with in_process(home) as (url, process):
-        check_kept(url, home, writers)
+    with in_process(index_folder) as (url, process):
+        check_kept(url, index_folder, writers)
         more = write_until(url, 25)
         process.send_signal(signal.SIGTERM)
         for writer in more:
@@ -129,10 +126,10 @@ def test_killed_while_adding_and_ended_while_adding(home: Path) -> None:
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
         assert all(set(writer.codes) <= {200, 503} for writer in more)
-    with index.open(home) as idx:
+    with index.open(index_folder) as idx:
         there = {item.id for item in idx.items()}
         assert all(set(writer.added) - writer.deleted - writer.unknown <= there for writer in [*writers, *more])
-        uploads = {file.stem for file in (home / "uploads").glob("*.jpg")}
+        uploads = {file.stem for file in (index_folder / "uploads").glob("*.jpg")}
         assert (
             there - {item.id for item in idx.items(where="label in (" + ",".join(f"class{c}" for c in range(8)) + ")")}
             <= uploads

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest_keys import READ, WRITE
 from fastapi.testclient import TestClient
+from server_helpers import READ, WRITE
 
 from lookalike import index
 from lookalike.inference.model import TrainedModel
@@ -30,7 +30,7 @@ def code(answer: Any) -> str:
 
 
 @pytest.mark.parametrize(("method", "path"), READING + WRITING)
-def test_without_a_key_nothing(locked: TestClient, method: str, path: str) -> None:
+def test_requests_without_a_key_get_401(locked: TestClient, method: str, path: str) -> None:
     for headers in ({}, {"X-API-Key": ""}, {"X-API-Key": READ[:-1]}, {"Authorization": "Bearer nonsense"}):
         answer = locked.request(method, path, headers=headers)
         assert (answer.status_code, code(answer)) == (401, "key_needed")
@@ -51,7 +51,7 @@ def test_only_the_write_key_writes(locked: TestClient, method: str, path: str) -
     assert locked.request(method, path, headers={"X-API-Key": WRITE}).status_code in (404, 415)
 
 
-def test_what_needs_no_key_tells_nothing(locked: TestClient, shared_index: index.Index) -> None:
+def test_public_routes_reveal_nothing(locked: TestClient, shared_index: index.Index) -> None:
     for path in OPEN:
         assert locked.get(path).status_code == 200
     assert locked.get("/healthz").json() == {"status": "ok", "items": None, "model": None}
@@ -59,7 +59,7 @@ def test_what_needs_no_key_tells_nothing(locked: TestClient, shared_index: index
     assert seen == {"status": "ok", "items": 64, "model": shared_index.fingerprint}
 
 
-def test_the_key_is_looked_at_before_the_body(locked: TestClient) -> None:
+def test_the_key_is_checked_before_the_body(locked: TestClient) -> None:
     answer = locked.post(
         "/items", content=b"--x\r\nbroken", headers={"Content-Type": "multipart/form-data; boundary=x"}
     )
@@ -111,19 +111,19 @@ def test_keys_from_files_and_from_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost", "LOCALHOST:1", "[::1]:8000", "[::1]"])
-def test_names_of_this_machine(shared: TestClient, host: str) -> None:
+def test_loopback_hosts_are_accepted(shared: TestClient, host: str) -> None:
     assert shared.get("/healthz", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil:80", "", "[::1", "10.0.0.1"]
 )
-def test_a_name_that_somebody_else_made_point_here(shared: TestClient, host: str) -> None:
+def test_other_hosts_get_421(shared: TestClient, host: str) -> None:
     answer = shared.get("/items", headers={"Host": host})
     assert (answer.status_code, code(answer)) == (421, "wrong_host")
 
 
-def test_more_names_or_any(shared_index: index.Index, served_model: TrainedModel) -> None:
+def test_configured_hosts(shared_index: index.Index, served_model: TrainedModel) -> None:
     named = TestClient(create_app(shared_index, served_model, hosts=["Search.example.org"]))
     assert named.get("/healthz", headers={"Host": "search.example.org:443"}).status_code == 200
     assert named.get("/healthz", headers={"Host": "localhost"}).status_code == 421
@@ -145,7 +145,7 @@ def test_more_names_or_any(shared_index: index.Index, served_model: TrainedModel
         ({"Sec-Fetch-Site": "none"}, True),
     ],
 )
-def test_pages_of_other_sites_change_nothing(shared: TestClient, headers: dict[str, str], allowed: bool) -> None:
+def test_cross_site_requests_get_403(shared: TestClient, headers: dict[str, str], allowed: bool) -> None:
     for method, path in [*WRITING, ("POST", "/search")]:
         answer = shared.request(method, path, headers=headers)
         assert (answer.status_code in (404, 415)) is allowed
@@ -180,12 +180,12 @@ def test_errors_have_one_form(shared: TestClient, method: str, path: str, status
 @pytest.mark.parametrize(
     ("path", "allowed"), [("/", "GET"), ("/items", "GET, POST"), ("/items/a", "DELETE, GET"), ("/search", "POST")]
 )
-def test_what_else_could_have_been_done(shared: TestClient, path: str, allowed: str) -> None:
+def test_405_lists_all_methods_of_a_path(shared: TestClient, path: str, allowed: str) -> None:
     answer = shared.put(path)
     assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
 
-def test_an_unexpected_failure_tells_nothing(
+def test_unexpected_errors_reveal_nothing(
     client: TestClient, idx: index.Index, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
@@ -201,7 +201,7 @@ def test_an_unexpected_failure_tells_nothing(
     assert 'route="/labels",status="500"' in client.get("/metrics").text
 
 
-def test_every_answer_is_guarded(shared: TestClient) -> None:
+def test_every_answer_has_security_headers(shared: TestClient) -> None:
     for path, headers in (("/", {}), ("/labels", {}), ("/nothing", {}), ("/healthz", {"Host": "evil.example"})):
         answer = shared.get(path, headers=headers)
         for name, value in HEADERS.items():
@@ -215,13 +215,13 @@ def test_every_answer_is_guarded(shared: TestClient) -> None:
     assert shared.get("/labels").headers["cache-control"] == "no-store"
 
 
-def test_paths_cannot_be_asked_for_letter_by_letter(shared: TestClient, upload: bytes) -> None:
+def test_filters_on_paths_are_refused(shared: TestClient, upload: bytes) -> None:
     for where in ('path>="/tmp/a"', "label=class1, path!=x", "PATH=1, path in (a)"):
         assert code(shared.get("/items", params={"where": where})) == "invalid"
         assert shared.post("/search", files={"picture": upload}, data={"where": where}).status_code == 422
 
 
-def test_no_answer_holds_a_path(shared: TestClient, shared_index: index.Index, upload: bytes) -> None:
+def test_no_answer_contains_a_path(shared: TestClient, shared_index: index.Index, upload: bytes) -> None:
     root = str(shared_index.path.parent)
     for path in ("/model", "/items", "/labels", "/map", "/metrics", "/openapi.json", "/healthz"):
         assert root not in shared.get(path).text

@@ -57,20 +57,20 @@ def same_hits(one: TestClient, two: TestClient, picture: bytes | None = None, **
 
 
 def test_searches(client: TestClient, milvus: TestClient, idx: index.Index, upload: bytes) -> None:
-    known = idx.items()[11].id
+    item_id = idx.items()[11].id
     for where in ("", "label=class5", "label in (class1, class2), n<3", "label!=class3, n>=4"):
         count = idx.count(where or None)
-        itself = idx.count(f"id={known}{where and ', '}{where}")
+        itself = idx.count(f"id={item_id}{where and ', '}{where}")
         assert len(same_hits(client, milvus, upload, k=200, where=where)) == count
-        assert len(same_hits(client, milvus, id=known, k=200, where=where)) == count - itself
+        assert len(same_hits(client, milvus, id=item_id, k=200, where=where)) == count - itself
         same_hits(client, milvus, upload, k=7, where=where, crop="0.25,0,0.5,1")
-        same_hits(client, milvus, id=known, k=7, where=where, crop="0,0.5,1,0.5")
+        same_hits(client, milvus, id=item_id, k=7, where=where, crop="0,0.5,1,0.5")
         for method in METHODS:
             assert same_hits(client, milvus, upload, k=6, where=where, rerank=method)
-            assert same_hits(client, milvus, id=known, k=6, where=where, rerank=method)
+            assert same_hits(client, milvus, id=item_id, k=6, where=where, rerank=method)
 
 
-def test_a_key_that_no_item_has_is_refused_alike(client: TestClient, milvus: TestClient, upload: bytes) -> None:
+def test_unknown_metadata_keys_are_refused(client: TestClient, milvus: TestClient, upload: bytes) -> None:
     for where in ("lable=class1", "N>3"):
         here, there = (
             each.post("/search", files={"picture": upload}, data={"where": where}) for each in (client, milvus)
@@ -81,8 +81,8 @@ def test_a_key_that_no_item_has_is_refused_alike(client: TestClient, milvus: Tes
 
 
 def test_listings_pictures_and_map(client: TestClient, milvus: TestClient, idx: index.Index) -> None:
-    known = idx.items()[40].id
-    for address in ("/labels", "/healthz", f"/items/{known}", "/items?limit=200", "/items?limit=9&where=n>=3"):
+    item_id = idx.items()[40].id
+    for address in ("/labels", "/healthz", f"/items/{item_id}", "/items?limit=200", "/items?limit=9&where=n>=3"):
         assert milvus.get(address).json() == client.get(address).json()
     after = ""
     seen: list[str] = []
@@ -95,7 +95,7 @@ def test_listings_pictures_and_map(client: TestClient, milvus: TestClient, idx: 
     card = milvus.get("/model").json()
     assert card.pop("index") == {"kind": "flat", "count": 64, "backend": "milvus"}
     assert card == {name: value for name, value in client.get("/model").json().items() if name != "index"}
-    here, there = (each.get(f"/items/{known}/image?side=24") for each in (client, milvus))
+    here, there = (each.get(f"/items/{item_id}/image?side=24") for each in (client, milvus))
     assert there.status_code == 200
     assert (there.content, there.headers["etag"]) == (here.content, here.headers["etag"])
     points, others = (each.get("/map").json()["points"] for each in (client, milvus))
@@ -111,28 +111,28 @@ def test_added_replaced_and_deleted(
     fields = {"label": "new", "metadata": '{"year": 2020, "tags": ["a"]}'}
     added = [each.post("/items", files={"picture": upload}, data=fields).json() for each in (client, milvus)]
     assert added[0] == added[1]
-    known = added[1]["id"]
-    assert added[1] == {"id": known, "created": True}
+    item_id = added[1]["id"]
+    assert added[1] == {"id": item_id, "created": True}
     first = same_hits(client, milvus, upload, k=12)[0]
-    assert first == {"id": known, "label": "new", "name": f"{known}.jpg", "metadata": {"year": 2020, "tags": ["a"]}}
+    assert first == {"id": item_id, "label": "new", "name": f"{item_id}.jpg", "metadata": {"year": 2020, "tags": ["a"]}}
     assert len(same_hits(client, milvus, upload, where="label=new, year=2020")) == 1
-    assert len(same_hits(client, milvus, id=known, k=200)) == 64
-    pictures = [each.get(f"/items/{known}/image").content for each in (client, milvus)]
+    assert len(same_hits(client, milvus, id=item_id, k=200)) == 64
+    pictures = [each.get(f"/items/{item_id}/image").content for each in (client, milvus)]
     assert pictures[0] == pictures[1]
     assert len(milvus.get("/map").json()["points"]) == 65
 
     assert milvus.post("/items", files={"picture": upload}, data={"label": "renamed"}).json()["created"] is False
-    assert milvus.get(f"/items/{known}").json()["label"] == "renamed"
+    assert milvus.get(f"/items/{item_id}").json()["label"] == "renamed"
     assert other.count() == 65
 
     indexed = index.file_id(vectors[0][9])
     for each in (client, milvus):
-        assert each.delete(f"/items/{known}").json() == {"deleted": True}
+        assert each.delete(f"/items/{item_id}").json() == {"deleted": True}
         assert each.delete(f"/items/{indexed}").json() == {"deleted": True}
-        for gone in (known, indexed):
+        for gone in (item_id, indexed):
             assert each.delete(f"/items/{gone}").status_code == 404
             assert each.get(f"/items/{gone}/image").status_code == 404
-    assert not {known, indexed} & {hit["id"] for hit in same_hits(client, milvus, upload, k=200)}
+    assert not {item_id, indexed} & {hit["id"] for hit in same_hits(client, milvus, upload, k=200)}
     assert not list((other.path / "uploads").iterdir())
     assert vectors[0][9].exists()
     assert milvus.get("/healthz").json()["items"] == other.count() == 63

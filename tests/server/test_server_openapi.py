@@ -2,11 +2,10 @@
 
 import pytest
 import schemathesis
-from conftest_keys import WRITE
 from hypothesis import HealthCheck, given, settings
-from running import in_thread
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
+from server_helpers import WRITE, in_thread
 
 from lookalike import index
 from lookalike.inference.model import TrainedModel
@@ -24,7 +23,7 @@ CHECKS = [
 
 
 @pytest.mark.parametrize(("keyed", "examples"), [(False, 8), (True, 2)])
-def test_what_is_promised_is_what_comes(
+def test_answers_match_the_openapi_document(
     keyed: bool, examples: int, idx: index.Index, served_model: TrainedModel
 ) -> None:
     headers = {"X-API-Key": WRITE} if keyed else {}

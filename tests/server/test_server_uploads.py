@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
-from server_pictures import encoded, noise
+from server_helpers import encoded, noise
 
 from lookalike import index
 from lookalike.data.reading import FORMATS
@@ -21,7 +21,7 @@ from lookalike.server.errors import ApiError
 from lookalike.server.pictures import Crop, as_jpeg, open_picture
 
 
-def told(answer: Any) -> tuple[int, str]:
+def error_of(answer: Any) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
@@ -62,14 +62,14 @@ def test_every_format_by_its_content(shared: TestClient, kind: str, served_model
         b"\x00\x00\x01\x00\x01\x00" + bytes(40),  # an icon: a picture, but not of the kinds that are read
     ],
 )
-def test_what_is_no_picture_whatever_its_name(shared: TestClient, data: bytes) -> None:
-    assert told(embed(shared, data, "photo.jpg")) == (415, "not_a_picture")
+def test_other_files_get_415(shared: TestClient, data: bytes) -> None:
+    assert error_of(embed(shared, data, "photo.jpg")) == (415, "not_a_picture")
 
 
-def test_half_a_picture(shared: TestClient, upload: bytes) -> None:
-    assert told(embed(shared, upload[: len(upload) // 2])) == (415, "not_a_picture")
+def test_truncated_pictures_get_415(shared: TestClient, upload: bytes) -> None:
+    assert error_of(embed(shared, upload[: len(upload) // 2])) == (415, "not_a_picture")
     jpeg = encoded(noise(200, 200), "JPEG")
-    assert told(embed(shared, jpeg[: len(jpeg) // 2])) == (415, "not_a_picture")
+    assert error_of(embed(shared, jpeg[: len(jpeg) // 2])) == (415, "not_a_picture")
 
 
 def test_pixels_are_counted_before_they_are_decoded(shared: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,25 +78,25 @@ def test_pixels_are_counted_before_they_are_decoded(shared: TestClient, monkeypa
         head = bomb(width, 1).replace(struct.pack(">II", width, 1), struct.pack(">II", width, height), 1)
         crc = zlib.crc32(head[12:29])
         data = head[:29] + struct.pack(">I", crc) + head[33:]
-        assert told(embed(shared, data)) == (413, "too_many_pixels")
+        assert error_of(embed(shared, data)) == (413, "too_many_pixels")
 
 
-def test_a_real_bomb_and_the_largest_that_is_allowed(shared: TestClient) -> None:
+def test_decompression_bombs_get_413(shared: TestClient) -> None:
     small_file = bomb(10_000, 6_000)
     assert len(small_file) < 100_000
-    assert told(embed(shared, small_file)) == (413, "too_many_pixels")
+    assert error_of(embed(shared, small_file)) == (413, "too_many_pixels")
     assert embed(shared, bomb(1000, 1000)).status_code == 200
 
 
-def test_a_jpeg_of_many_scans(shared: TestClient) -> None:
+def test_jpegs_with_many_scans_get_415(shared: TestClient) -> None:
     jpeg = encoded(noise(64, 64), "JPEG", progressive=True)
     assert embed(shared, jpeg).status_code == 200
     place = jpeg.rindex(b"\xff\xda")
     scan = jpeg[place : jpeg.rindex(b"\xff\xd9")]
-    assert told(embed(shared, jpeg[:place] + 300 * scan + b"\xff\xd9")) == (415, "not_a_picture")
+    assert error_of(embed(shared, jpeg[:place] + 300 * scan + b"\xff\xd9")) == (415, "not_a_picture")
 
 
-def test_a_comment_that_unpacks_to_much(shared: TestClient) -> None:
+def test_compressed_comment_bombs(shared: TestClient) -> None:
     text = PngInfo()
     text.add_text("comment", "a" * 8_000_000, zip=True)
     data = encoded(noise(40, 30), pnginfo=text)
@@ -110,9 +110,9 @@ def narrow(shared_index: index.Index, served_model: TrainedModel) -> TestClient:
     return TestClient(create_app(shared_index, served_model, limits=limits), base_url="http://127.0.0.1")
 
 
-def test_bytes_are_counted_as_they_come(narrow: TestClient, upload: bytes) -> None:
+def test_body_bytes_are_counted_while_reading(narrow: TestClient, upload: bytes) -> None:
     assert embed(narrow, upload).status_code == 200
-    assert told(embed(narrow, upload + bytes(10_000))) == (413, "too_large")
+    assert error_of(embed(narrow, upload + bytes(10_000))) == (413, "too_large")
     sent = 0
 
     def endless() -> Iterator[bytes]:
@@ -125,12 +125,12 @@ def test_bytes_are_counted_as_they_come(narrow: TestClient, upload: bytes) -> No
 
     kind = {"Content-Type": "multipart/form-data; boundary=x"}
     limited = (chunk for chunk, _ in zip(endless(), range(50), strict=False))
-    assert told(narrow.post("/embed", content=limited, headers=kind)) == (413, "too_large")
+    assert error_of(narrow.post("/embed", content=limited, headers=kind)) == (413, "too_large")
     lying = {**kind, "Content-Length": "10"}
     limited = (chunk for chunk, _ in zip(endless(), range(50), strict=False))
-    assert told(narrow.post("/embed", content=limited, headers=lying)) == (413, "too_large")
+    assert error_of(narrow.post("/embed", content=limited, headers=lying)) == (413, "too_large")
     early = {**kind, "Content-Length": "99999999999999999999999"}
-    assert told(narrow.post("/embed", content=b"x", headers=early)) == (413, "too_large")
+    assert error_of(narrow.post("/embed", content=b"x", headers=early)) == (413, "too_large")
 
 
 @pytest.mark.parametrize(
@@ -157,25 +157,28 @@ def test_bytes_are_counted_as_they_come(narrow: TestClient, upload: bytes) -> No
 )
 def test_fields_of_a_search(shared: TestClient, upload: bytes, fields: dict[str, str], message: str) -> None:
     answer = shared.post("/search", files={"picture": upload}, data=fields)
-    assert told(answer) == (422, "invalid")
+    assert error_of(answer) == (422, "invalid")
     assert message in answer.json()["error"]["message"]
 
 
-def test_forms_that_are_none(shared: TestClient, upload: bytes) -> None:
+def test_malformed_forms(shared: TestClient, upload: bytes) -> None:
     files: Any = {"id": (None, "no such thing")}
-    assert told(shared.post("/search", files=files)) == (422, "invalid")
-    assert told(shared.post("/search", files={"id": (None, "unknown")})) == (404, "not_found")
-    assert told(shared.post("/search", files={"k": (None, "3")})) == (422, "invalid")
-    assert told(shared.post("/search", files={"picture": (None, "text")})) == (422, "invalid")
-    assert told(shared.post("/search", files={"id": ("name", "a file")})) == (422, "invalid")
-    assert told(shared.post("/search", files=[("picture", upload), ("picture", upload)])) == (400, "bad_request")
+    assert error_of(shared.post("/search", files=files)) == (422, "invalid")
+    assert error_of(shared.post("/search", files={"id": (None, "unknown")})) == (404, "not_found")
+    assert error_of(shared.post("/search", files={"k": (None, "3")})) == (422, "invalid")
+    assert error_of(shared.post("/search", files={"picture": (None, "text")})) == (422, "invalid")
+    assert error_of(shared.post("/search", files={"id": ("name", "a file")})) == (422, "invalid")
+    assert error_of(shared.post("/search", files=[("picture", upload), ("picture", upload)])) == (400, "bad_request")
     twice: Any = [("k", (None, "1")), ("k", (None, "2"))]
-    assert told(shared.post("/search", files=[("picture", upload), *twice])) == (422, "invalid")
-    assert told(shared.post("/search", data={"id": "a"})) == (415, "not_a_form")
-    assert told(shared.post("/search", json={"id": "a"})) == (415, "not_a_form")
+    assert error_of(shared.post("/search", files=[("picture", upload), *twice])) == (422, "invalid")
+    assert error_of(shared.post("/search", data={"id": "a"})) == (415, "not_a_form")
+    assert error_of(shared.post("/search", json={"id": "a"})) == (415, "not_a_form")
     for kind in ("multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; boundary=" + "x" * 500):
-        assert told(shared.post("/search", content=b"--x", headers={"Content-Type": kind}))[0] in (400, 422)
-    assert told(shared.post("/search", files={"picture": upload}, data={"where": "a" * 20_000})) == (400, "bad_request")
+        assert error_of(shared.post("/search", content=b"--x", headers={"Content-Type": kind}))[0] in (400, 422)
+    assert error_of(shared.post("/search", files={"picture": upload}, data={"where": "a" * 20_000})) == (
+        400,
+        "bad_request",
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,9 +197,9 @@ def test_forms_that_are_none(shared: TestClient, upload: bytes) -> None:
         {"label": "a" * 5000},
     ],
 )
-def test_labels_and_metadata_that_cannot_be_kept(shared: TestClient, upload: bytes, fields: dict[str, str]) -> None:
+def test_invalid_labels_and_metadata(shared: TestClient, upload: bytes, fields: dict[str, str]) -> None:
     answer = shared.post("/items", files={"picture": upload}, data=fields)
-    assert told(answer) == (422, "invalid")
+    assert error_of(answer) == (422, "invalid")
     assert "item 0" not in answer.text
     assert shared.get("/healthz").json()["items"] == 64
 
@@ -214,15 +217,15 @@ def secret_jpeg() -> bytes:
     )
 
 
-def test_only_the_pixels_come_back(client: TestClient, idx: index.Index) -> None:
+def test_metadata_of_pictures_are_removed(client: TestClient, idx: index.Index) -> None:
     data = secret_jpeg()
     assert data.count(b"SECRET") >= 4
-    known = client.post("/items", files={"picture": data}).json()["id"]
-    kept = (idx.path / "uploads" / f"{known}.jpg").read_bytes()
+    item_id = client.post("/items", files={"picture": data}).json()["id"]
+    kept = (idx.path / "uploads" / f"{item_id}.jpg").read_bytes()
     for sent in (
         kept,
-        client.get(f"/items/{known}/image").content,
-        client.get(f"/items/{known}/image?side=32").content,
+        client.get(f"/items/{item_id}/image").content,
+        client.get(f"/items/{item_id}/image?side=32").content,
     ):
         assert b"SECRET" not in sent
         assert b"Exif" not in sent
@@ -248,7 +251,7 @@ def test_crops() -> None:
         Crop.read("a,b,c,d")
 
 
-def test_limits_that_make_no_sense() -> None:
+def test_invalid_limits() -> None:
     with pytest.raises(ValueError, match="queue must be at least 1, got 0"):
         Limits(queue=0)
     with pytest.raises(ValueError, match="seconds must be finite and above 0, got 0"):

@@ -1,6 +1,6 @@
-"""A browser, a server, and somebody who watches both.
+"""A browser and a server, with checks of console errors and requests.
 
-``on_page`` is imported late: without playwright it skips the tests, which must not happen while this file is loaded.
+``page_helpers`` is imported late: without playwright it skips the tests, which must not happen while loading this file.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from server_pictures import noise
+from server_helpers import noise
 
 from lookalike import index
 from lookalike.cli import main
@@ -28,7 +28,7 @@ TRAINING += ["--lr", "0.003", "--workers", "0", "--device", "cpu"]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from on_page import playwright
+    from page_helpers import playwright
 
     with playwright.sync_playwright() as driver:
         own = Path(driver.chromium.executable_path)
@@ -61,7 +61,7 @@ def collection(
     run: Path, model: TrainedModel, class_folders: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[index.Index]:
     """64 striped pictures, one of them with the worst of labels and file names, and a wide one without label."""
-    from on_page import NASTY, NASTY_FILE
+    from page_helpers import NASTY, NASTY_FILE
 
     files = sorted(class_folders.rglob("*.png"))
     folder = tmp_path_factory.mktemp("odd")
@@ -79,7 +79,7 @@ def collection(
 
 @pytest.fixture(scope="module")
 def address(collection: index.Index, model: TrainedModel) -> Iterator[str]:
-    from on_page import serving
+    from page_helpers import serving
 
     with serving(create_app(collection, model)) as url:
         yield url
@@ -88,7 +88,7 @@ def address(collection: index.Index, model: TrainedModel) -> Iterator[str]:
 @pytest.fixture
 def opening(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
     """Opens pages; nothing may go wrong there but what ``allowed`` names, and nothing be asked of others."""
-    from on_page import PATIENCE, expect
+    from page_helpers import PATIENCE, expect
 
     contexts: list[Any] = []
     problems: list[str] = []

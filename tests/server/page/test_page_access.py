@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from on_page import NASTY, expect, hits_shown, search_with, searched, striped
+from page_helpers import NASTY, expect, hits_shown, search_with, searched, striped
 
 from lookalike import index
 
@@ -14,7 +14,7 @@ FOCUS = """() => {
 }"""
 
 
-def test_all_by_keyboard(page: Any, collection: index.Index) -> None:
+def test_everything_by_keyboard(page: Any, collection: index.Index) -> None:
     """From the top of the page to a search, along its results and to the next search; one always sees where one is."""
     order = []
 
@@ -105,7 +105,7 @@ def test_no_view_is_wider_than_a_phone(opening: Callable[..., Any]) -> None:
     assert overhang() == 0
 
 
-def test_what_a_tap_opens_is_seen_on_a_phone(opening: Callable[..., Any]) -> None:
+def test_taps_on_a_phone_scroll_to_the_result(opening: Callable[..., Any]) -> None:
     page = opening(viewport={"width": 375, "height": 812}, has_touch=True, is_mobile=True)
     page.locator("#tab-map").tap()
     expect(page.locator("#map-status")).to_have_text("65 pictures")
@@ -144,7 +144,7 @@ def test_light_and_dark(scheme: str, paper: str, opening: Callable[..., Any], co
 
 
 @pytest.mark.parametrize("motion", ["reduce", "no-preference"])
-def test_nothing_moves_for_those_who_do_not_want_it(motion: str, opening: Callable[..., Any]) -> None:
+def test_reduced_motion(motion: str, opening: Callable[..., Any]) -> None:
     page = opening(reduced_motion=motion)
     held: list[Any] = []
     page.route("**/search", lambda route: held.append(route))

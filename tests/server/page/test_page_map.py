@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from on_page import (
+from page_helpers import (
     expect,
     hits_shown,
     search_with,
@@ -97,7 +97,7 @@ PIXELS = """(canvas, places) => {
 FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
-def test_the_maps_key_when_there_are_many_labels(opening: Callable[..., Any]) -> None:
+def test_map_legend_with_many_labels(opening: Callable[..., Any]) -> None:
     """Those that have most pictures are named; every point has the colour that the key gives it."""
     names: dict[str, str] = {}
 
@@ -161,7 +161,7 @@ def test_the_map_marks_the_query_and_its_results(page: Any, collection: index.In
     assert hairs() == before
 
 
-def test_the_maps_help_speaks_of_what_one_has(opening: Callable[..., Any], page: Any) -> None:
+def test_map_help_for_pointer_and_touch(opening: Callable[..., Any], page: Any) -> None:
     touch = {"has_touch": True, "is_mobile": True}
     for each, fingers in (
         (page, False),
@@ -227,8 +227,8 @@ def test_the_map_by_keyboard(page: Any) -> None:
     points = page.evaluate("fetch('map').then(answer => answer.json())")["points"]
 
     def pointed() -> dict[str, Any]:
-        known = page.locator("#map-tip img").get_attribute("src").split("/")[1]
-        return next(point for point in points if point["id"] == known)
+        item_id = page.locator("#map-tip img").get_attribute("src").split("/")[1]
+        return next(point for point in points if point["id"] == item_id)
 
     for key, axis, sign in (
         ("ArrowRight", "x", 1),

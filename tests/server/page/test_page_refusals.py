@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from on_page import KEPT, READ, expect, expected, hits_shown, serving, upload_of
-from server_pictures import noise
+from page_helpers import KEPT, READ, expect, expected, hits_shown, serving, upload_of
+from server_helpers import noise
 
 from lookalike import index
 from lookalike.inference.model import TrainedModel
@@ -42,7 +42,9 @@ def test_a_server_with_a_key(
         page.context.close()
 
 
-def test_nobody_has_the_key(opening: Callable[..., Any], collection: index.Index, model: TrainedModel) -> None:
+def test_key_dialog_closed_without_a_key(
+    opening: Callable[..., Any], collection: index.Index, model: TrainedModel
+) -> None:
     with serving(create_app(collection, model, keys=Keys(read=(READ,)))) as url:
         page = opening(url, allowed="401", ready=False)
         page.locator("#key [data-close]").click()
@@ -51,7 +53,7 @@ def test_nobody_has_the_key(opening: Callable[..., Any], collection: index.Index
         page.context.close()
 
 
-def test_what_the_server_refuses_is_said_in_its_words(opening: Callable[..., Any], upload: bytes) -> None:
+def test_server_errors_are_shown(opening: Callable[..., Any], upload: bytes) -> None:
     page = opening(allowed="415")
     with page.expect_response("**/search") as answer:
         page.locator("#file").set_input_files(upload_of(b"not a picture at all", "broken.jpg", "image/jpeg"))
@@ -76,7 +78,7 @@ def test_what_the_server_refuses_is_said_in_its_words(opening: Callable[..., Any
     expect(page.locator("#stage")).to_be_visible()
 
 
-def test_a_picture_that_is_seen_but_refused_has_no_regions(opening: Callable[..., Any], upload: bytes) -> None:
+def test_refused_pictures_cannot_be_cropped(opening: Callable[..., Any], upload: bytes) -> None:
     page = opening(allowed="413")
     page.route("**/search", lambda route: route.fulfill(status=413, json={"error": {"message": "too many pixels"}}))
     page.locator("#file").set_input_files(upload_of(upload))
@@ -95,7 +97,7 @@ def test_a_picture_that_is_seen_but_refused_has_no_regions(opening: Callable[...
     expect(page.locator("#crop")).to_be_enabled()
 
 
-def test_a_busy_server_is_asked_again_and_a_lost_one_on_demand(opening: Callable[..., Any]) -> None:
+def test_retries_while_busy_and_on_demand(opening: Callable[..., Any]) -> None:
     page = opening(allowed="503|ERR_FAILED")
     busy = {"error": {"code": "busy", "message": "too many requests"}}
     answers: list[Any] = []

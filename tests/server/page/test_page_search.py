@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from on_page import (
+from page_helpers import (
     CARRY,
     NASTY,
     NASTY_FILE,
@@ -19,7 +19,7 @@ from on_page import (
     striped,
     upload_of,
 )
-from server_pictures import encoded, noise
+from server_helpers import encoded, noise
 
 from lookalike import index
 from lookalike.index.reranking import METHODS
@@ -27,7 +27,7 @@ from lookalike.inference.model import TrainedModel
 from lookalike.server import create_app
 
 
-def test_it_opens_with_the_collection(page: Any) -> None:
+def test_opens_with_the_collection(page: Any) -> None:
     expect(page.locator("#summary")).to_have_text("65 pictures, 9 labels")
     expect(page.locator("#collection-status")).to_contain_text("48 of 65 pictures")
     page.locator("#more-items").click()
@@ -41,9 +41,7 @@ def test_it_opens_with_the_collection(page: Any) -> None:
     expect(page.locator("#notice")).to_contain_text("Choose, drop or paste")
 
 
-def test_a_picture_of_ones_own_chosen_dropped_and_pasted(
-    page: Any, collection: index.Index, model: TrainedModel
-) -> None:
+def test_files_chosen_dropped_and_pasted(page: Any, collection: index.Index, model: TrainedModel) -> None:
     for seed, way in enumerate(("choose", "drop", "paste")):
         picture, name = noise(40, 30, seed), f"{way}.png"
         with page.expect_response("**/search"):
@@ -60,7 +58,7 @@ def test_a_picture_of_ones_own_chosen_dropped_and_pasted(
         assert page.locator("body.dragging").count() == 0
 
 
-def test_a_picture_of_the_collection_more_like_it_and_back(page: Any, collection: index.Index) -> None:
+def test_search_with_an_item_and_back(page: Any, collection: index.Index) -> None:
     item = collection.items()[7]
     page.locator("#items .picture").nth(7).click()
     first = expected(collection, collection.vectors([item.id])[0], without=item.id)
@@ -167,7 +165,7 @@ def test_re_ranking(page: Any, collection: index.Index) -> None:
     assert hits_shown(page) == plain
 
 
-def test_what_people_write_stays_text(page: Any, collection: index.Index) -> None:
+def test_labels_are_never_html(page: Any, collection: index.Index) -> None:
     """A label and a file name that are HTML and a filter's syntax, wherever they are shown."""
     (worst,) = [item for item in collection.items() if item.label == NASTY]
     search_with(page, striped(collection))
@@ -231,7 +229,7 @@ def test_an_empty_collection(opening: Callable[..., Any], run: Path, model: Trai
         page.context.close()
 
 
-def test_the_models_card(page: Any, run: Path) -> None:
+def test_model_card(page: Any, run: Path) -> None:
     card = page.evaluate("fetch('model').then(answer => answer.json())")
     best = json.loads((run / "figures.json").read_text())["best"]
     page.locator("#open-card").click()
@@ -253,7 +251,7 @@ def test_the_models_card(page: Any, run: Path) -> None:
     expect(page.locator("#open-card")).to_be_focused()
 
 
-def test_the_page_is_all_there_is() -> None:
+def test_page_is_self_contained() -> None:
     """Nothing is loaded from elsewhere, and no text becomes HTML: not by chance, but because the means are not used."""
     import lookalike.server
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from on_page import (
+from page_helpers import (
     expect,
     expected,
     hits_shown,

@@ -1,5 +1,6 @@
-"""A server at a real port: in a thread of this process, or a process of its own."""
+"""Helpers for the server's tests: keys, pictures as bytes, and servers on a real port."""
 
+import io
 import json
 import os
 import socket
@@ -11,36 +12,49 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import uvicorn
 from fastapi import FastAPI
+from PIL import Image
 
+READ, WRITE = "a key for looking at it", "a key for changing it too"
 COMMAND = [sys.executable, "-m", "lookalike", "serve"]
+
+
+def noise(width: int, height: int, seed: int = 7) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **settings: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **settings)
+    return file.getvalue()
 
 
 @contextmanager
 def in_thread(app: FastAPI) -> Iterator[tuple[str, uvicorn.Server]]:
-    door = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, http="h11", log_config=None, timeout_graceful_shutdown=20))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [door]})
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
         while not server.started:
             assert thread.is_alive()
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{door.getsockname()[1]}", server
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", server
     finally:
         server.should_exit = True
         thread.join(30)
-        door.close()
+        listener.close()
 
 
 @contextmanager
 def in_process(
-    home: Path, *more: str, environment: dict[str, str] | None = None
+    index_folder: Path, *more: str, environment: dict[str, str] | None = None
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """``lookalike serve``, ready to answer."""
     process = subprocess.Popen(
-        [*COMMAND, str(home), "--port", "0", "--json", "--device", "cpu", *more],
+        [*COMMAND, str(index_folder), "--port", "0", "--json", "--device", "cpu", *more],
         env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from index_material import DIM, draw, make_items
+from index_helpers import DIM, draw, make_items
 
 from lookalike import index
 from lookalike.inference.model import TrainedModel
@@ -27,18 +27,18 @@ EACH = 5  # items that are added together
 def killed_while(work: Callable[[Any], None], after: float) -> list[Any]:
     """Run it in another process, kill that after so many seconds of work, and give what it had sent."""
     fork = multiprocessing.get_context("fork")
-    told, tell = fork.Pipe(duplex=False)
-    process = fork.Process(target=work, args=(tell,))
+    receiver, sender = fork.Pipe(duplex=False)
+    process = fork.Process(target=work, args=(sender,))
     process.start()
-    tell.close()
-    sent = [told.recv()]  # it has begun
+    sender.close()
+    sent = [receiver.recv()]  # it has begun
     time.sleep(after)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     try:
         while True:
-            sent.append(told.recv())
+            sent.append(receiver.recv())
     except EOFError:
         return sent[1:]
 
@@ -55,7 +55,7 @@ def steps(start: int) -> Iterator[tuple[int, float | None]]:
             yield number, None if number % 3 == 0 else -number - 1.0
 
 
-def held(idx: index.Index) -> dict[int, float]:
+def stored_groups(idx: index.Index) -> dict[int, float]:
     """Group -> value of its vectors; every group must be whole, and have one value."""
     labels = idx.labels()
     assert set(labels.values()) <= {EACH}
@@ -69,7 +69,7 @@ def held(idx: index.Index) -> dict[int, float]:
 
 
 @pytest.mark.slow
-def test_adding_and_deleting(model: TrainedModel, tmp_path: Path) -> None:
+def test_killed_while_adding_and_deleting(model: TrainedModel, tmp_path: Path) -> None:
     path = tmp_path / "i"
     index.create(path, model).close()
     chance = random.Random(0)
@@ -78,13 +78,13 @@ def test_adding_and_deleting(model: TrainedModel, tmp_path: Path) -> None:
     for round_ in range(ROUNDS):
         start = 1000 * round_
 
-        def work(tell: Any, start: int = start) -> None:
+        def work(sender: Any, start: int = start) -> None:
             with index.open(path) as idx:
-                tell.send("begun")
+                sender.send("begun")
                 for number, value in steps(start):
                     ids = [item.id for item in group(number)]
                     idx.delete(ids) if value is None else idx.add(group(number), np.full((EACH, DIM), value))
-                    tell.send(number)
+                    sender.send(number)
 
         done = len(killed_while(work, chance.uniform(0, 0.15)))
         acknowledged += done
@@ -93,26 +93,26 @@ def test_adding_and_deleting(model: TrainedModel, tmp_path: Path) -> None:
             rest = {each: kept for each, kept in after[-1].items() if each != number}
             after.append(rest if value is None else {**rest, number: value})
         with index.open(path) as idx:
-            before = held(idx)
+            before = stored_groups(idx)
             assert before in after[-2:]  # all that was acknowledged, and perhaps the step that was not yet
             assert len(idx.search(np.ones((1, DIM)), 3)[0]) == min(3, EACH * len(before))
     assert acknowledged > ROUNDS
 
 
 @pytest.mark.slow
-def test_making_and_saving(model: TrainedModel, tmp_path: Path) -> None:
+def test_killed_while_creating_and_saving(model: TrainedModel, tmp_path: Path) -> None:
     items, vectors = make_items(1200), draw(1200)
     chance = random.Random(1)
     for round_ in range(6):
         path = tmp_path / f"i{round_ % 2}"
         shutil.rmtree(path, ignore_errors=True)
 
-        def work(tell: Any, path: Path = path) -> None:
-            tell.send("begun")
+        def work(sender: Any, path: Path = path) -> None:
+            sender.send("begun")
             idx = index.create(path, model, kind="ivf")
-            tell.send("created")
+            sender.send("created")
             idx.add(items, vectors)
-            tell.send("added")
+            sender.send("added")
             while True:
                 idx.save()
 
@@ -150,7 +150,7 @@ for n in range(10_000):
 
 
 @pytest.mark.slow
-def test_milvus_in_a_file(model: TrainedModel, tmp_path: Path) -> None:
+def test_killed_with_embedded_milvus(model: TrainedModel, tmp_path: Path) -> None:
     pytest.importorskip("milvus_lite", reason="NOT TESTED: Milvus is not installed")
     path = tmp_path / "m"
     index.create(path, model, str(tmp_path / "m.db")).close()

@@ -22,7 +22,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     torch.set_num_threads(threads)
 
 
-def test_it_measures_and_writes(benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_measurement_writes_a_report(benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert benchmark.main(["--quick", "--json", str(tmp_path / "serve.json")]) == 0
     report = json.loads((tmp_path / "serve.json").read_text())
     rows = report["sizes"][0]["rows"]
@@ -37,7 +37,7 @@ def test_it_measures_and_writes(benchmark: ModuleType, tmp_path: Path, capsys: p
     assert report["how"] in capsys.readouterr().out
 
 
-def test_it_sends_what_nobody_should(benchmark: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fuzzing_gets_no_5xx(benchmark: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert benchmark.main(["--quick", "--fuzz", "10", "--first", "500"]) == 0
     said = capsys.readouterr().out
     assert "10 malformed requests, 0 answered by 5xx or not at all; /healthz says 200" in said
