@@ -20,7 +20,8 @@ from fake_benchmark import write_failure, write_result
 from lookalike.experiments import joined as joining
 from lookalike.experiments.joined import JoinError, join_row, join_vectors
 from lookalike.experiments.results import differing_settings, read_results, shared_settings
-from lookalike.experiments.rows import Row, Section, group_sections
+from lookalike.experiments.rows import Row
+from lookalike.experiments.sections import Section, group_sections
 from lookalike.experiments.significance import compare
 
 

@@ -1,1 +1,1 @@
-"""Figures, tables and pages: one look for everything that is shown."""
+"""Tables, plots and HTML pages."""

@@ -1,9 +1,9 @@
 """The report of a benchmark folder: reads the cells, groups them into rows, and compares the rows.
 
 The way of a result: ``lookalike benchmark`` writes result.json (``experiments.cells``), ``experiments.results`` reads
-it as a ``CellResult``, ``experiments.rows`` groups these into rows, and this module adds comparisons, joined models and
-published numbers to each ``Row``. ``benchmark_tables``, ``benchmark_page``, ``benchmark_plot`` and ``benchmark_json``
-format the rows.
+it as a ``CellResult``, and ``experiments.sections`` groups these into rows. This module adds comparisons, joined models
+and published numbers to each ``Row``. ``benchmark_tables``, ``benchmark_page``, ``benchmark_plot`` and
+``benchmark_json`` format the rows.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,8 @@ from lookalike.experiments import protocol as protocols
 from lookalike.experiments.joined import MOST, JoinError, check_joinable, join_row
 from lookalike.experiments.protocol import Protocol
 from lookalike.experiments.results import RESULTS_VERSION, CellResult, read_results
-from lookalike.experiments.rows import Row, Section, group_sections
+from lookalike.experiments.rows import Row
+from lookalike.experiments.sections import Section, group_sections
 from lookalike.experiments.significance import compare
 from lookalike.report.published_numbers import find_published
 

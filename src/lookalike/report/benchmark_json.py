@@ -5,7 +5,8 @@ from typing import Any
 
 from lookalike.experiments.published import Published
 from lookalike.experiments.results import CellResult
-from lookalike.experiments.rows import Row, Section
+from lookalike.experiments.rows import Row
+from lookalike.experiments.sections import Section
 from lookalike.report.benchmark import Report
 
 
@@ -43,7 +44,7 @@ def _row_dict(row: Row, metrics: tuple[str, ...]) -> dict[str, Any]:
         "title": row.title,
         "loss": str(row.cell.loss),
         "pooling": str(row.cell.pooling),
-        "methods": [str(method) for method in row.cell.methods],
+        "methods": list(map(str, row.cell.methods)),
         "models": len(row.results),
         "missing": [{"fold": fold, "repeat": repeat} for fold, repeat in row.missing],
         "differing_settings": list(row.differing),

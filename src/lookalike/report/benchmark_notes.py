@@ -1,6 +1,7 @@
 """Notes below a benchmark table: what a reader must know before trusting it."""
 
-from lookalike.experiments.rows import Row, Section
+from lookalike.experiments.rows import Row
+from lookalike.experiments.sections import Section
 from lookalike.report.published_numbers import differences_from_protocol
 
 INCOMPLETE = "†"

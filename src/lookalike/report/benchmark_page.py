@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lookalike.data.files import counted
 from lookalike.experiments.results import differing_settings, shared_settings
-from lookalike.experiments.rows import Section
+from lookalike.experiments.sections import Section
 from lookalike.report import html, theme
 from lookalike.report.benchmark import Report, reports_best
 from lookalike.report.benchmark_plot import plot_relative_changes
@@ -51,7 +51,9 @@ def as_html(report: Report) -> str:
 
 def as_text(report: Report, colour: bool = False) -> str:
     """The tables for a terminal, with what failed and what cannot be read."""
-    blocks = [report.outdated_note] if report.outdated_note else []
+    blocks = []
+    if report.outdated_note:
+        blocks.append(report.outdated_note)
     for section in report.sections:
         blocks.append(metrics_table(section, report.metrics).text(colour))
         blocks.append(costs_table(section).text(colour))
@@ -176,7 +178,7 @@ def _failures(section: Section) -> list[str]:
 
 
 def _text_list(title: str, lines: Iterable[str]) -> str:
-    return "\n".join([title, *(f"  {line}" for line in lines)])
+    return "\n  ".join([title, *lines])
 
 
 def _probable_command(section: Section, folder: Path) -> str:
@@ -200,7 +202,9 @@ def _probable_command(section: Section, folder: Path) -> str:
 
 def _option_value(values: list[str]) -> str:
     text = ",".join(dict.fromkeys(values))
-    return text if NEEDS_NO_QUOTES.fullmatch(text) else f'"{text}"'
+    if NEEDS_NO_QUOTES.fullmatch(text):
+        return text
+    return f'"{text}"'
 
 
 def _describe_counts(report: Report) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lookalike.experiments.rows import Row, Section
+from lookalike.experiments.rows import Row
+from lookalike.experiments.sections import Section
 from lookalike.report.theme import INK, Style, figure, styles, theme
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from lookalike.experiments.published import Published
-from lookalike.experiments.rows import Row, Section, Summary
+from lookalike.experiments.rows import Row, Summary
+from lookalike.experiments.sections import Section
 from lookalike.experiments.significance import Comparison
 from lookalike.report.benchmark import Report, reports_best
 from lookalike.report.benchmark_notes import INCOMPLETE, notes

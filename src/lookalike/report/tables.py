@@ -115,8 +115,11 @@ class Table:
         titles = [column.title for column in self.columns]
         texts = []
         for line, line_ranks in zip(self.lines, ranks, strict=True):
-            marks = [TEXT_MARKS[0 if colour else rank] for rank in line_ranks]
-            texts.append([entry.text + mark for entry, mark in zip(line.entries, marks, strict=True)])
+            line_texts = []
+            for entry, rank in zip(line.entries, line_ranks, strict=True):
+                mark = "" if colour else TEXT_MARKS[rank]
+                line_texts.append(entry.text + mark)
+            texts.append(line_texts)
         widths = []
         for column_texts in zip(titles, *texts, strict=True):
             widths.append(max(map(len, column_texts)))
@@ -139,7 +142,10 @@ class Table:
         for column, text, rank, width in zip(self.columns, texts, ranks, widths, strict=True):
             styled = TERMINAL_STYLES[rank].format(text)
             padding = " " * (width - len(text))
-            padded.append(styled + padding if column.align == "left" else padding + styled)
+            if column.align == "left":
+                padded.append(styled + padding)
+            else:
+                padded.append(padding + styled)
         return "  ".join(padded).rstrip()
 
     def csv(self) -> str:
@@ -281,10 +287,7 @@ def _latex_comment(text: str) -> str:
 
 def _keep_hyphens(title: str) -> str:
     """Escape a title so that a browser breaks no line at a hyphen: "128-D" stays one word."""
-    words = []
-    for word in escape(title).split(" "):
-        words.append(f'<span class="word">{word}</span>' if "-" in word else word)
-    return " ".join(words)
+    return re.sub(r"\S*-\S*", r'<span class="word">\g<0></span>', escape(title))
 
 
 def _csv_value(entry: Entry) -> str:

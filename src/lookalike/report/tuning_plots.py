@@ -60,11 +60,12 @@ def plot_history(results: StudyResults) -> Figure | None:
     values = _values(results.done)
     with theme():
         drawn, [axes] = figure(8.0, 3.8)
-        pruned = [trial for trial in results.trials if trial.state == "pruned" and trial.curve]
+        pruned = {}
+        for trial in results.trials:
+            if trial.state == "pruned" and trial.curve:
+                pruned[trial.number] = 100 * max(trial.curve.values())
         if pruned:
-            pruned_numbers = [trial.number for trial in pruned]
-            best_values = [100 * max(trial.curve.values()) for trial in pruned]
-            axes.plot(pruned_numbers, best_values, "x", color=WEAK, label="pruned, at its best")
+            axes.plot(list(pruned), list(pruned.values()), "x", color=WEAK, label="pruned, at its best")
         axes.plot(numbers, values, "o", color=POINT, label="done")
         axes.step(numbers, np.maximum.accumulate(values), where="post", color=BEST, label="best so far")
         axes.set(xlabel="trial", ylabel=f"{results.monitor}, %")
@@ -78,11 +79,12 @@ def plot_importance(results: StudyResults) -> Figure | None:
     if not results.importance:
         return None
     short = short_names(results.space)
-    order = sorted(results.importance, key=results.importance.__getitem__)
+    shares = {}
+    for name, share in sorted(results.importance.items(), key=lambda item: item[1]):
+        shares[short[name]] = 100 * share
     with theme():
-        drawn, [axes] = figure(7.0, 1.3 + 0.42 * len(order))
-        shares = [100 * results.importance[name] for name in order]
-        bars = axes.barh([short[name] for name in order], shares, color=POINT)
+        drawn, [axes] = figure(7.0, 1.3 + 0.42 * len(shares))
+        bars = axes.barh(list(shares), list(shares.values()), color=POINT)
         axes.bar_label(bars, fmt="%.0f %%", padding=4)
         axes.grid(axis="x")
         axes.grid(visible=False, axis="y")
@@ -161,7 +163,7 @@ class Scale:
         self.axis = axis
         self.is_log = axis.kind == "log"
         if axis.kind == "list" and axis.is_numeric:
-            numbers = [float(str(value)) for value in axis.values]
+            numbers = list(map(float, map(str, axis.values)))
             self.is_log = min(numbers) > 0 and max(numbers) / min(numbers) > LOG_RATIO
         ends = list(map(self.position, axis.values))
         self.low, self.high = min(ends), max(ends)
@@ -170,7 +172,9 @@ class Scale:
         """Where a value is on the axis."""
         if not self.axis.is_numeric:
             return float(list(map(repr, self.axis.values)).index(repr(value)))
-        return log10(value) if self.is_log else float(value)
+        if self.is_log:
+            return log10(value)
+        return float(value)
 
     def positions(self, trials: Sequence[TrialResult]) -> NDArray[np.float64]:
         """Where the values of trials are on the axis."""
@@ -249,10 +253,10 @@ def gaussian_process(
 
 def main_effect(trials: Sequence[TrialResult], name: str, values: Sequence[Any]) -> float:
     """The mean value of the trials at the second of two values less that at the first."""
-    first, second = values
-    at_first = [trial.value or 0.0 for trial in trials if trial.params[name] == first]
-    at_second = [trial.value or 0.0 for trial in trials if trial.params[name] == second]
-    return float(np.mean(at_second) - np.mean(at_first))
+    means = []
+    for value in values:
+        means.append(np.mean([trial.value or 0.0 for trial in trials if trial.params[name] == value]))
+    return float(means[1] - means[0])
 
 
 def _values(trials: Sequence[TrialResult]) -> NDArray[np.float64]:
@@ -268,7 +272,7 @@ def _most_important_pair(results: StudyResults) -> list[str]:
 
 
 def _draw_grid(axes: Any, drawn: Figure, cell_means: dict[tuple[float, float], float], metric: str) -> None:
-    x, y = (np.unique(coordinates) for coordinates in zip(*cell_means, strict=True))
+    x, y = map(np.unique, zip(*cell_means, strict=True))
     table = np.empty((len(y), len(x)))
     for (cell_x, cell_y), value in cell_means.items():
         table[np.searchsorted(y, cell_y), np.searchsorted(x, cell_x)] = value
