@@ -160,7 +160,7 @@ def _list_pictures(root: Path, metadata: dict[str, dict[str, Any]], changes: Cha
 
 
 def _list_dataset(root: Path) -> _Listing:
-    """List a benchmark data set, such as CUB, in its official layout."""
+    """List a well-known data set, such as CUB, in its official layout."""
     pictures = data.load(str(root), check=False)
     names = list(pictures.names)
     labels = [pictures.classes[label] for label in pictures.labels]

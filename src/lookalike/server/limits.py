@@ -1,8 +1,8 @@
 """Limits of the server: every number that bounds memory, time and work."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from lookalike._util.checks import check_count, check_range
+from lookalike._util.settings import check_settings, setting
 
 MOST_HITS = 200  # per search
 MOST_ITEMS = 500  # per page of a listing
@@ -27,6 +27,7 @@ class Limits:
         upload_seconds: Time for a request to arrive; then 408.
 
     Raises:
+        TypeError: If a limit is not a number.
         ValueError: If a limit is not positive, or ``pixels`` exceeds what Pillow accepts.
 
     >>> Limits(queue=0)
@@ -34,19 +35,13 @@ class Limits:
     ValueError: queue must be at least 1, got 0
     """
 
-    upload_bytes: int = 20_000_000
-    pixels: int = 50_000_000
-    requests: int = 128
-    queue: int = 64
-    batch: int = 16
-    seconds: float = 30.0
-    upload_seconds: float = 60.0
+    upload_bytes: int = setting(20_000_000, "bytes per request body", least=1)
+    pixels: int = setting(50_000_000, "pixels per picture", least=1, up_to=PILLOW_MAX_PIXELS)
+    requests: int = setting(128, "requests at the same time", least=1)
+    queue: int = setting(64, "pictures waiting for the model", least=1)
+    batch: int = setting(16, "pictures per forward pass", least=1)
+    seconds: float = setting(30.0, "time to answer a complete request", above=0)
+    upload_seconds: float = setting(60.0, "time for a request to arrive", above=0)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if field.type is int:
-                check_count(field.name, getattr(self, field.name))
-            else:
-                check_range(field.name, getattr(self, field.name), 0, None)
-        if self.pixels > PILLOW_MAX_PIXELS:
-            raise ValueError(f"pixels must be at most {PILLOW_MAX_PIXELS:,}, got {self.pixels:,}")
+        check_settings(self)
