@@ -1,12 +1,12 @@
-"""What lookalike.load(run).embed(pictures) costs beside the bare timm network on the same batches.
+"""Speed of lookalike.load(run).embed(pictures) beside the bare timm network on the same pictures.
 
     python perf/embed.py [--json FILE] [--repeats N] [--backbone NAME] [--pictures N] [--threads N] [--quick]
 
 The bare network is timm's, with its average pooling and no classifier, in eval and inference mode, over batches that
 are already numbers; once as it comes and once with the channels last, which convolutions like on CPUs too. The second
-is what the ratios go by. Beside it, from the same pictures and in the same batches: the model's own forward
-over those numbers (its pooling in place of the average), embed() of decoded arrays, which resizes, crops and
-normalises them, and embed() of files, which decodes them as well.
+is the reference of the ratios. Beside it: the model's forward over the same batches (its pooling in place of the
+average), embed() of decoded arrays, which resizes, crops and normalises them and on a CPU computes them one by one, and
+embed() of files, which decodes them as well.
 
 All take turns in a new order in every repeat. A ratio is the bare network's least time over the contestant's: 1 is as
 fast as the bare network. The least and not the median, because other work on the machine only adds to a time. It is

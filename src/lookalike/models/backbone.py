@@ -74,12 +74,15 @@ class Backbone(nn.Module):
         parameters = dict(self.network.named_parameters())
         stages: list[list[str]] = []
         for group in _timm_groups(self.network) or self._groups_by_prefix():
-            used = [name for name in group if name not in self._unused]
-            paths = [f"network.{name}" for name in used]
-            largest_dim = max((parameters[name].dim() for name in used), default=0)
+            paths = []
+            largest_dim = 0
+            for name in group:
+                if name not in self._unused:
+                    paths.append(f"network.{name}")
+                    largest_dim = max(largest_dim, parameters[name].dim())
             if stages and largest_dim < 2:
                 stages[-1] += paths  # a norm alone is not a stage
-            elif used:
+            elif paths:
                 stages.append(paths)
         return stages
 
@@ -145,8 +148,8 @@ class Backbone(nn.Module):
         declared = getattr(self.network, "num_features", getattr(self.network, "channels", None))
         says_last = str(getattr(self.network, "output_fmt", "")).endswith("NHWC")
         for channels_last in (says_last, not says_last):  # some networks do not say it
-            self.channels = features.shape[-1 if channels_last else 1]
             self._channels_last = channels_last
+            self.channels = features.shape[-1 if channels_last else 1]
             if self.channels == declared:
                 return
         raise ValueError(f"{self.name} declares {declared} channels, got features {tuple(features.shape)}")
