@@ -10,7 +10,7 @@ from lookalike_studies.ccp_geometry import claims as ccp
 from lookalike_studies.ccp_geometry.measures import Gap
 from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE
 from lookalike_studies.effects import claims as effects_claims
-from lookalike_studies.effects.axis import load_axis
+from lookalike_studies.effects.axis import axes, load_axis
 from lookalike_studies.effects.measured import Measured
 from lookalike_studies.framework.claims import (
     Claim,
@@ -152,7 +152,7 @@ def _of_effects(axis: str, spread: float) -> list[Counter[str]]:
         for _ in range(DRAWS):
             luck = 5 * chance.standard_normal(2)
             figures = 20 + spread * chance.standard_normal((len(points), 2)) + luck
-            found.append([claim.verdict for claim in effects_claims.RULES[axis](Measured(own, points, figures))])
+            found.append([claim.verdict for claim in effects_claims.judge_axis(Measured(own, points, figures))])
     return [Counter(of) for of in zip(*found, strict=True)]
 
 
@@ -254,7 +254,7 @@ def test_being_alike_is_not_shown_by_noise_that_would_hide_a_difference(axis: st
     assert quiet["reproduced"] >= 0.85 * DRAWS  # nothing differs, and half a point would have been seen
 
 
-@pytest.mark.parametrize("axis", effects_claims.RULES)
+@pytest.mark.parametrize("axis", axes())
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_what_is_missing_is_not_tested(axis: str, blocks: int) -> None:
     """One seed, or every model of the second failed; and in no case does a missing point make "partly"."""
@@ -262,15 +262,15 @@ def test_what_is_missing_is_not_tested(axis: str, blocks: int) -> None:
     points = own.points("all")
     figures = 20 + np.random.default_rng(0).standard_normal((len(points), blocks))
     figures[:, 1:] = NAN
-    assert {claim.verdict for claim in effects_claims.RULES[axis](Measured(own, points, figures))} == {"not tested"}
+    assert {claim.verdict for claim in effects_claims.judge_axis(Measured(own, points, figures))} == {"not tested"}
 
 
-@pytest.mark.parametrize("axis", effects_claims.RULES)
+@pytest.mark.parametrize("axis", axes())
 def test_a_missing_point_is_never_partly(axis: str) -> None:
     own = load_axis(axis)
     points = own.points("all")
     known = 20 + 3 * np.random.default_rng(0).standard_normal((len(points), 1)) + np.array([[0.0, 0.01, 0.02]])
-    rule = effects_claims.RULES[axis]
+    rule = effects_claims.judge_axis
     before = [claim.verdict for claim in rule(Measured(own, points, known))]
     for missing in range(len(points)):
         figures = known.copy()

@@ -23,7 +23,7 @@ SMALL = "glyphs(cells=1, size=32, train_classes=12, test_classes=4, per_class=4)
 def test_what_differs_from_the_papers_protocol_is_named_with_both_values() -> None:
     settings, sources = effects.STUDY.load_settings("quick", {"protocol": "quick"}), load_sources([SMALL])
     along = {name: load_axis(name) for name in ("keep", "iterations", "alternating")}
-    with effects.iterated.known():
+    with effects.iterated.registered():
         rows = {name: effects_runs.rows_for(axis, settings, sources, "", {}) for name, axis in along.items()}
         found = effects_runs.differences(along, rows, sources, "some")
     assert list(found) == [
@@ -56,7 +56,7 @@ BUDGET = {"steps", "evaluate_every"}
 @pytest.mark.parametrize("name", axes())
 def test_quick_lowers_steps_points_and_models_and_nothing_else(name: str) -> None:
     sources, axis, made = load_sources([SMALL]), load_axis(name), effects.STUDY.read_yaml()["of_drawn"]
-    with effects.iterated.known():
+    with effects.iterated.registered():
         quick, full = (
             effects_runs.rows_for(axis, effects.STUDY.load_settings(scale), sources, "runs/letters", made)
             for scale in ("quick", "full")
@@ -115,7 +115,7 @@ def test_an_axis_of_which_nothing_is_left_is_refused_before_the_letters_are_lear
     changes = "axis=keep, set='loss_settings={nosuch: 1}'"
     assert main(["study", "effects", "--miniature", "--out", str(tmp_path), "--set", changes]) == 2
     said = capsys.readouterr().err
-    assert "nothing is left of the axis keep" in said
+    assert "no point of the axis keep can be trained" in said
     assert "letters:" not in said
     assert not (tmp_path / "benchmark").exists()
 

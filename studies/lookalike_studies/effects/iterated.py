@@ -63,8 +63,8 @@ class IteratedSumPool(GeneralizedSumPool):
 
 
 @contextmanager
-def known() -> Iterator[None]:
-    """In here a model may name this pooling; outside nobody should, as there is a better one."""
+def registered() -> Iterator[None]:
+    """Let models use this pooling inside the context only: otherwise the exact layer is better."""
     registry: dict[str, Any] = poolings._POOLINGS
     registry[NAME] = IteratedSumPool
     try:

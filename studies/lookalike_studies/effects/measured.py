@@ -1,21 +1,19 @@
-"""What was measured along an axis, and when two means differ.
+"""Metrics measured along an axis, and the margin from which on two means differ.
 
-Every model of an axis is trained with the same seeds (and folds), so a figure is taken as
+All models of an axis have the same seeds and folds. The metric of point p in block b (a fold and a seed) is taken as
 
-    figure of point p in block b = level_p + luck_b + rest_pb,      block: fold and seed
+    x_pb = level_p + luck_b + rest_pb
 
-and the spread of the rest, over all points that training has moved, says how much two means may differ by chance:
+The spread of the rest, over all points that training has improved, tells how much two means may differ by chance:
 
     rest^2 = sum_pb (x_pb - mean_p - mean_b + mean)^2 / ((P - 1)(B - 1)),     error of a difference = rest sqrt(2 / B)
 
-"Above" and "below" mean by more than t such errors and a tenth of a point, which nobody would notice; t is Student's
-quantile of (P - 1)(B - 1), as in ``rules``. Where means over k points are compared, the error is divided by sqrt(k). A
-difference of MATTERS that may be there and not count leaves a claim untested. "Alike" means within that of the mean of
-those compared, where it is less than what would matter. With one block nothing is known of chance, and nothing is
-tested; nor where training made less than half of the models better than they began.
+A difference counts if it exceeds t such errors and LEAST; t is Student's quantile of (P - 1)(B - 1) degrees of freedom.
+For means over k points the error is divided by sqrt(k). With one block nothing is tested, nor if training improved less
+than half of the models.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,134 +22,171 @@ from numpy.typing import NDArray
 
 from lookalike.tuning.space import short_names
 from lookalike_studies.effects.axis import Axis, Point
-from lookalike_studies.framework.claims import Evidence, t_quantile
+from lookalike_studies.framework.claims import t_quantile
 
-LEAST = 0.1  # points
+LEAST = 0.1  # points; a smaller difference never counts
 LEAST_LEARNT = 0.5
-MATTERS = 0.5  # points of MAP@R: half of what all of Table 5.3 gains
+NAN = float("nan")
+REDUCTIONS: dict[str, Callable[[list[float]], Any]] = {
+    "mean": np.mean,
+    "least": np.min,
+    "most": np.max,
+    "first": lambda values: values[0],
+    "last": lambda values: values[-1],
+}
 Array = NDArray[np.float64]
+Limit = float | Sequence[float]
+
+
+@dataclass(frozen=True)
+class Means:
+    """Means to compare, in the order of the axis."""
+
+    values: dict[Any, float]  # by the value of a setting, the series, or the number of the point
+    count: float = 1.0  # number of points that each mean is over
+
+    def reduce(self, how: str = "mean") -> float:
+        """Compute the mean, least, most, first or last of the values; NaN if there are none."""
+        if not self.values:
+            return NAN
+        return float(REDUCTIONS[how](list(self.values.values())))
+
+    def spread(self) -> float:
+        """Compute the largest distance from the mean of the values; NaN with fewer than two."""
+        if len(self.values) < 2:
+            return NAN
+        values = np.array(list(self.values.values()))
+        return float(np.abs(values - values.mean()).max())
+
+    def __format__(self, spec: str) -> str:
+        """Format as numbers; "by": with their names; "+": with their names, signed."""
+        if not self.values:
+            return "none"
+        if not spec:
+            return ", ".join(f"{value:.2f}" for value in self.values.values())
+        digits = "+.2f" if spec == "+" else ".2f"
+        texts = []
+        for name, value in self.values.items():
+            label = f"{name:g}" if isinstance(name, float) else name
+            texts.append(f"{label}: {value:{digits}}")
+        return ", ".join(texts)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Figures (points, blocks) in percent; a point of which a model is missing is NaN."""
+    """Metrics of all models of an axis."""
 
     axis: Axis
     points: Sequence[Point]
-    figures: Array
+    metrics: Array  # (points, blocks) in percent; NaN where a model is missing
     data_set: str = "cub"
-    learnt: float = 1.0  # share of the models that training made better than they began
-    stuck: frozenset[int] = frozenset()  # points of which it made none better: all seeds have the figure of the start
+    learnt: float = 1.0  # share of the models that training improved
+    stuck: frozenset[int] = frozenset()  # points of which training improved no model: they say nothing about chance
 
     @property
     def means(self) -> Array:
-        return np.asarray(self.figures.mean(1))
+        """Mean of each point (points,)."""
+        return np.asarray(self.metrics.mean(1))
 
     @property
     def stds(self) -> Array:
-        blocks = self.figures.shape[1]
-        return np.asarray(self.figures.std(1, ddof=1)) if blocks > 1 else np.full(len(self.points), np.nan)
+        """Standard deviation over the models of each point (points,); NaN with one model."""
+        if self.metrics.shape[1] < 2:
+            return np.full(len(self.points), NAN)
+        return np.asarray(self.metrics.std(1, ddof=1))
 
     @property
-    def whole(self) -> Array:
-        """The figures of the points of which no model is missing, and that training has moved."""
-        chosen = [i for i in range(len(self.points)) if i not in self.stuck and not np.isnan(self.figures[i]).any()]
-        return np.asarray(self.figures[chosen])
-
-    @property
-    def rest(self) -> float:
-        """The standard deviation of what neither point nor block explains; NaN if nothing can be said."""
-        whole, freedom = self.whole, self.freedom
-        if freedom < 1:
-            return float("nan")
-        rest = whole - whole.mean(1, keepdims=True) - whole.mean(0) + whole.mean()
-        return float(np.sqrt(np.square(rest).sum() / freedom))
+    def complete(self) -> Array:
+        """Metrics of the points that have all their models and that training has improved."""
+        improved = np.ones(len(self.points), dtype=bool)
+        improved[list(self.stuck)] = False
+        return np.asarray(self.metrics[improved & ~np.isnan(self.metrics).any(1)])
 
     @property
     def freedom(self) -> int:
         """Degrees of freedom of the rest."""
-        count, blocks = self.whole.shape
+        count, blocks = self.complete.shape
         return max(0, count - 1) * (blocks - 1)
 
     @property
+    def rest(self) -> float:
+        """Standard deviation that neither point nor block explains; NaN without degrees of freedom."""
+        if self.freedom < 1:
+            return NAN
+        complete = self.complete
+        rest = complete - complete.mean(1, keepdims=True) - complete.mean(0) + complete.mean()
+        return float(np.sqrt(np.square(rest).sum() / self.freedom))
+
+    @property
     def margin(self) -> float:
-        """By which the means of two points must differ to count."""
+        """Difference of the means of two points from which on it counts."""
         return self.margin_of(1)
 
     def margin_of(self, count: float) -> float:
-        """The same for means over ``count`` points; NaN where most models did not learn: then all is as it began."""
+        """Compute the same for means over ``count`` points; NaN if nothing can be tested."""
         if self.learnt < LEAST_LEARNT or self.freedom < 1:
-            return float("nan")
-        error = self.rest * float(np.sqrt(2 / (self.figures.shape[1] * max(1, count))))
+            return NAN
+        error = self.rest * float(np.sqrt(2 / (self.metrics.shape[1] * max(1, count))))
         return max(LEAST, t_quantile(self.freedom) * error)
 
-    def of(self, series: str, **values: Callable[[Any], bool]) -> Array:
-        """Means of the points of a series whose values, by their short names, pass all tests."""
-        return self.means[self.where(series, **values)]
+    def margin_in_words(self, margin: float) -> str:
+        """Describe the margin, or why there is none."""
+        if self.learnt < LEAST_LEARNT:
+            return f" (training improved only {self.learnt:.0%} of the models: more steps are needed)"
+        if np.isnan(margin):
+            return " (one seed: nothing is known of chance)"
+        return f" (a difference counts from {margin:.2f} on)"
 
-    def where(self, series: str, **values: Callable[[Any], bool]) -> Array:
-        chosen = []
-        for i, point in enumerate(self.points):
-            short = {short: point.values[name] for name, short in short_names(point.values).items()}
-            chosen += [i] if point.series == series and all(test(short[name]) for name, test in values.items()) else []
-        return np.array(chosen, dtype=np.int64)
+    def where(self, series: Sequence[str], limits: Mapping[str, Limit] | None = None) -> list[int]:
+        """Find the numbers of the points of some series whose settings lie within limits.
 
-    def one(self, series: str, **values: Any) -> float:
-        """The mean of one point, NaN if it is not among them."""
-        found = self.of(series, **{name: lambda each, wanted=value: each == wanted for name, value in values.items()})
-        return float(found[0]) if len(found) else float("nan")
+        Args:
+            series: Names of series.
+            limits: By the short name of a setting: the lowest and highest value, or the only one. Points without that
+                setting are found, too.
 
+        Returns:
+            Numbers of the points.
+        """
+        numbers = []
+        for number, point in enumerate(self.points):
+            settings = short_point(point)
+            is_within = True
+            for name, limit in (limits or {}).items():
+                low, high = limit if isinstance(limit, Sequence) else (limit, limit)
+                if name in settings and not low <= settings[name] <= high:
+                    is_within = False
+            if point.series in series and is_within:
+                numbers.append(number)
+        return numbers
 
-def mean_of(values: Sequence[float] | Array) -> float:
-    """NaN of nothing."""
-    return float(np.mean(values)) if len(values) else float("nan")
+    def of(self, series: str | Sequence[str], by: str = "", **limits: Limit) -> Means:
+        """Compute the means of the points that ``where`` finds.
 
+        Args:
+            series: Name of a series, or of several.
+            by: Average over all points with the same value of this setting; "": every point stands for itself.
+            limits: As in ``where``.
 
-def least_of(values: Sequence[float] | Array) -> float:
-    """NaN of nothing, and where there is one."""
-    return float(np.min(values)) if len(values) else float("nan")
-
-
-def most_of(values: Sequence[float] | Array) -> float:
-    return float(np.max(values)) if len(values) else float("nan")
-
-
-def more(name: str, lead: float, margin: float, matters: float = MATTERS) -> Evidence:
-    """The part which says that one is larger than another by ``lead``."""
-    return Evidence(name, lead, margin, effect=matters)
-
-
-def alike(name: str, values: Array, margin: float, matters: float) -> Evidence:
-    """The part which says that all lie within the margin of their mean."""
-    apart = float(np.abs(values - values.mean()).max()) if len(values) > 1 else float("nan")
-    return Evidence(name, apart, margin, matters)
-
-
-def by_value(m: Measured, series: str, name: str) -> dict[Any, float]:
-    """The mean over the rest of the grid, by the value of one setting."""
-    values = sorted({each for p in m.points if p.series == series for each in [short_point(p)[name]]})
-    return {each: float(m.of(series, **{name: lambda x, wanted=each: x == wanted}).mean()) for each in values}
+        Returns:
+            The means.
+        """
+        if isinstance(series, str):
+            series = [series]
+        means = self.means
+        groups: dict[Any, list[float]] = {}
+        for number in self.where(series, limits):
+            point = self.points[number]
+            name: Any = number if point.values else point.series
+            if by:
+                name = short_point(point)[by]
+            groups.setdefault(name, []).append(means[number])
+        if by:
+            groups = dict(sorted(groups.items()))
+        count = max(map(len, groups.values()), default=1)
+        return Means({name: float(np.mean(values)) for name, values in groups.items()}, count)
 
 
 def short_point(point: Point) -> dict[str, Any]:
+    """Get the values of a point by the short names of the settings."""
     return {short: point.values[name] for name, short in short_names(point.values).items()}
-
-
-def listed(values: Array) -> str:
-    return ", ".join(f"{each:.2f}" for each in values) or "none"
-
-
-def pairs(values: dict[Any, float], form: str = ".2f") -> str:
-    return ", ".join(
-        f"{name:g}: {each:{form}}" if isinstance(name, float) else f"{name}: {each:{form}}"
-        for name, each in values.items()
-    )
-
-
-def chance(m: Measured, margin: float | None = None) -> str:
-    margin = m.margin if margin is None else margin
-    if m.learnt < LEAST_LEARNT:
-        return f" (training made only {m.learnt:.0%} of the models better than they began: more steps are needed)"
-    if np.isnan(margin):
-        return " (one seed: nothing is known of chance)"
-    return f" (a difference counts from {margin:.2f} on)"

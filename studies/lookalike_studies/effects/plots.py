@@ -10,14 +10,14 @@ import numpy as np
 
 from lookalike.report.theme import FAINT, INK, LINES, MARKERS, Style, figure, style, theme
 from lookalike.tuning.space import format_value, short_names
-from lookalike_studies.effects.claims import main_effects, published_effects
+from lookalike_studies.effects.claims import measured_effects, published_effects
 from lookalike_studies.effects.iterated import AUTOGRAD, CLOSED_FORM, EXACT, Cost
-from lookalike_studies.effects.measured import Measured, short_point
+from lookalike_studies.effects.measured import Measured
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WORDS = {
+LABELS = {
     "keep": "share that is kept (keep, μ)",
     "num_prototypes": "prototypes (m)",
     "sharpness": "sharpness (ε)",
@@ -29,282 +29,266 @@ WORDS = {
     "ccp_proxies": "proxies of a class",
     "ccp_pool": "pictures of a class to choose from (pool, b)",
 }
-SHORT = {
+SHORT_LABELS = {
     "keep": "share\nkept",
     "num_prototypes": "prototypes",
     "sharpness": "sharpness",
     "zero_shot": "zero-shot\nshare",
 }
-OF_METHODS = {"ccp": "#009E73", "centres": "#CC79A7"}  # what is varied along axes of average pooling, which is grey
-WIDE = 6.0  # values that span more are drawn on a logarithmic axis
-MAP = "viridis"
+OF_METHODS = {"ccp": "#009E73", "centres": "#CC79A7"}  # colours of methods over average pooling, which is grey
+OF_WAYS = {  # gradients are no poolings: colours that none has, one darker and one lighter than GSP's
+    EXACT: style("gsp"),
+    CLOSED_FORM: Style("#882255", "v", "", "--"),
+    AUTOGRAD: Style("#999933", "P", "", "-."),
+}
+WIDE = 6.0  # values that span a larger ratio have a logarithmic axis
 
 
-def lines(m: Measured) -> Figure:
-    """One line for each series, or for each value of ``lines_by``; series of one point are level lines."""
-    axis = m.axis
-    name = next(each for each in axis.varied if each != axis.lines_by)
-    groups = _groups(m)
+def lines(measured: Measured) -> Figure:
+    """Draw a line for each series, or for each value of ``lines_by``; series of one point are level lines."""
+    (setting,) = [name for name in measured.axis.varied if name != measured.axis.lines_by]
+    groups = _groups(measured)
+    styles = _styles_of(measured, groups)
     with theme():
         drawn, [axes] = figure(8.0, 4.6)
-        chosen = _styles_of(m, groups)
-        xs = sorted({float(m.points[i].values[name]) for where in groups.values() for i in where if m.points[i].values})
-        is_log = max(xs) > 1 and min(xs) > 0 and max(xs) / min(xs) > WIDE  # shares are not
-        for label, where in groups.items():
-            own = chosen[label]
-            if not m.points[where[0]].values:
-                _level(axes, label, m, where[0], own)
-                continue
-            x = [float(m.points[i].values[name]) for i in where]
-            errors = None if np.isnan(m.stds[where]).all() else m.stds[where]
-            axes.errorbar(
-                x,
-                m.means[where],
-                errors,
-                color=own.colour,
-                marker=own.marker,
-                linestyle=own.line,
-                capsize=4,
-                label=label,
-            )
-        if is_log:
+        ticks: set[float] = set()
+        for label, numbers in groups.items():
+            ticks |= _line(axes, measured, setting, label, numbers, styles[label])
+        xs = sorted(ticks)
+        is_share = max(xs) <= 1
+        if not is_share and min(xs) > 0 and max(xs) / min(xs) > WIDE:
             axes.set_xscale("log", base=2)
         axes.set_xticks(xs, [f"{x:g}" for x in xs])
         axes.minorticks_off()
-        axes.set(xlabel=_word(m, name), ylabel=_measured(m))
+        axes.set(xlabel=_label(measured, setting), ylabel=_metric(measured))
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return drawn
 
 
-def heat(m: Measured) -> Figure:
-    """One panel for each series."""
-    first, second = m.axis.varied
-    names = list(dict.fromkeys(point.series for point in m.points))
-    low, high = np.nanmin(m.means), np.nanmax(m.means)
+def heat(measured: Measured) -> Figure:
+    """Draw a heat map of two settings for each series."""
+    first, second = measured.axis.varied
+    names = list(dict.fromkeys(point.series for point in measured.points))
+    low, high = np.nanmin(measured.means), np.nanmax(measured.means)
     with theme():
         drawn, panels = figure(1.2 + 4.6 * len(names), 4.4, 1, len(names))
         for axes, name in zip(panels, names, strict=True):
-            where = m.where(name)
-            across, up = (sorted({m.points[i].values[each] for i in where}) for each in (first, second))
+            numbers = measured.where([name])
+            across = sorted({measured.points[i].values[first] for i in numbers})
+            up = sorted({measured.points[i].values[second] for i in numbers})
             table = np.full((len(up), len(across)), np.nan)
-            for i in where:
-                values = m.points[i].values
+            for i in numbers:
+                values, mean = measured.points[i].values, measured.means[i]
                 row, column = up.index(values[second]), across.index(values[first])
-                table[row, column] = m.means[i]
-                std = "" if np.isnan(m.stds[i]) else f"\n± {m.stds[i]:.2f}"
-                light = m.means[i] > (low + high) / 2
-                axes.text(
-                    column, row, f"{m.means[i]:.2f}{std}", ha="center", va="center", color=INK if light else "white"
-                )
-            mesh = axes.imshow(table, cmap=MAP, vmin=low, vmax=high, origin="lower", aspect="auto")
+                table[row, column] = mean
+                text = f"{mean:.2f}"
+                if not np.isnan(measured.stds[i]):
+                    text += f"\n± {measured.stds[i]:.2f}"
+                colour = INK if mean > (low + high) / 2 else "white"
+                axes.text(column, row, text, ha="center", va="center", color=colour)
+            mesh = axes.imshow(table, cmap="viridis", vmin=low, vmax=high, origin="lower", aspect="auto")
             axes.grid(visible=False)
-            axes.set_xticks(range(len(across)), [format_value(each) for each in across])
-            axes.set_yticks(range(len(up)), [format_value(each) for each in up])
-            axes.set(xlabel=_word(m, first), ylabel=_word(m, second), title=name)
-        drawn.colorbar(mesh, ax=panels, label=_measured(m))
+            axes.set_xticks(range(len(across)), map(format_value, across))
+            axes.set_yticks(range(len(up)), map(format_value, up))
+            axes.set(xlabel=_label(measured, first), ylabel=_label(measured, second), title=name)
+        drawn.colorbar(mesh, ax=panels, label=_metric(measured))
     return drawn
 
 
-def bars(m: Measured, order: Sequence[int] | None = None) -> Figure:
-    """One mark with its spread for each point, the best at the top: marks, as the axis does not begin at 0."""
-    done = [int(i) for i in (np.argsort(m.means) if order is None else order) if not np.isnan(m.means[i])]
+def bars(measured: Measured) -> Figure:
+    """Draw a mark with its spread for each point, the best at the top; four points keep their order."""
+    means, stds = measured.means, measured.stds
+    order = np.argsort(means)
+    if measured.axis.name == "zero-shot":
+        order = np.arange(len(means))[::-1]
+    order = order[~np.isnan(means[order])]
     with theme():
-        drawn, [axes] = figure(8.0, 1.4 + 0.36 * len(done))
-        for place, i in enumerate(done):
-            series = m.axis.named(m.points[i].series)
-            own = style(series.pooling if series.methods == "none" else f"{series.pooling} + {series.methods}")
-            error = None if np.isnan(m.stds[i]) else m.stds[i]
-            looks: Any = {"color": own.colour, "mec": INK, "ms": 9, "capsize": 4, "elinewidth": 2}
-            axes.errorbar(m.means[i], place, xerr=error, fmt=own.marker, **looks)
-            right = m.means[i] + (error or 0)
-            axes.annotate(f"{m.means[i]:.2f}", (right, place), xytext=(8, 0), textcoords="offset points", va="center")
-        axes.set_ylim(-0.6, len(done) - 0.4)
-        axes.set_yticks(range(len(done)), [m.points[i].series for i in done])
+        drawn, [axes] = figure(8.0, 1.4 + 0.36 * len(order))
+        for position, i in enumerate(order):
+            series = measured.axis.named(measured.points[i].series)
+            looks = _style_of(series.pooling, series.methods)
+            shape: Any = {"color": looks.colour, "mec": INK, "ms": 9, "capsize": 4, "elinewidth": 2}
+            axes.errorbar(means[i], position, xerr=_errors(stds[i]), fmt=looks.marker, **shape)
+            _annotate(axes, means[i], np.nan_to_num(stds[i]), position, 8)
+        axes.set_ylim(-0.6, len(order) - 0.4)
+        axes.set_yticks(range(len(order)), [measured.points[i].series for i in order])
         axes.grid(visible=False, axis="y")
         axes.grid(axis="x")
-        span = np.nanmax(m.means) - np.nanmin(m.means)
-        low = max(0.0, np.nanmin(m.means) - max(span, 3 * np.nanmax([0.1, *m.stds])))
-        axes.set(xlabel=f"{_measured(m)} (the axis does not begin at 0)" if low else _measured(m), xlim=(low, None))
+        span = np.nanmax(means) - np.nanmin(means)
+        low = max(0.0, np.nanmin(means) - max(span, 3 * np.nanmax([0.1, *stds])))
+        note = " (the axis does not begin at 0)" if low else ""
+        axes.set(xlabel=_metric(measured) + note, xlim=(low, None))
         axes.margins(x=0.12)
     return drawn
 
 
-def effects(m: Measured) -> Figure:
-    """Main effects of the settings, beside those of the published table; the bars are those of ``error_bars``."""
-    names = list(dict.fromkeys(point.series for point in m.points))
+def effects(measured: Measured) -> Figure:
+    """Draw the main effects of the settings beside those of the published table."""
+    names = list(dict.fromkeys(point.series for point in measured.points))
     with theme():
         drawn, panels = figure(1.0 + 4.6 * len(names), 4.2, 1, len(names))
         for axes, name in zip(panels, names, strict=True):
-            where = m.where(name)
-            ours = main_effects([short_point(m.points[i]) for i in where], m.means[where])
-            theirs = published_effects({"C2": "c2", "ProxyNCA++": "proxy-nca++"}[name])
-            margin = m.margin_of(len(where) / 2)
-            places = np.arange(len(ours))
-            error = None if np.isnan(margin) else margin
-            axes.bar(places - 0.2, list(ours.values()), 0.38, yerr=error, color="#0072B2", capsize=4, label="here")
-            axes.bar(
-                places + 0.2,
-                [theirs[each] for each in ours],
-                0.38,
-                color=FAINT,
-                hatch="///",
-                edgecolor=INK,
-                label="Table 5.4",
-            )
+            ours = measured_effects(measured, name)
+            theirs = published_effects(measured.axis.named(name).loss)
+            margin, places = measured.margin_of(ours.count), np.arange(len(ours.values))
+            heights = list(ours.values.values())
+            axes.bar(places - 0.2, heights, 0.38, yerr=_errors(margin), color="#0072B2", capsize=4, label="here")
+            heights = [theirs[setting] for setting in ours.values]
+            axes.bar(places + 0.2, heights, 0.38, color=FAINT, hatch="///", edgecolor=INK, label="Table 5.4")
             axes.axhline(0, color=INK, linewidth=0.8)
-            axes.set_xticks(places, [SHORT[each] for each in ours])
+            axes.set_xticks(places, [SHORT_LABELS[setting] for setting in ours.values])
             axes.set(title=name, ylabel="effect from low to high, points of MAP@R")
         panels[0].legend()
     return drawn
 
 
-def error_bars(m: Measured) -> str:
-    """What they mean, for the caption."""
-    blocks = m.figures.shape[1]
-    if m.axis.draw == "effects":
-        if np.isnan(m.margin):
-            return "no error bars: nothing is known of chance"
-        return "error bars: by how much an effect must differ from none to count, from the spread over seeds"
+def error_bars(measured: Measured) -> str:
+    """Describe the error bars, for the caption."""
+    blocks = measured.metrics.shape[1]
+    if measured.axis.draw == "effects" and np.isnan(measured.margin):
+        return "no error bars: nothing is known of chance"
+    if measured.axis.draw == "effects":
+        return "error bars: how large an effect must be to count, from the spread over seeds"
     if blocks == 1:
         return "one model each"
     return f"mean and standard deviation of {blocks} models each"
 
 
-def problem_steps(m: Measured, steps: Mapping[str, Sequence[int]]) -> Figure:
-    """Figures of each series, and how many steps the problems of those with CCP took."""
+def problem_steps(measured: Measured, steps: Mapping[str, Sequence[int]]) -> Figure:
+    """Draw the metric of each series, and how many steps the problems with CCP took."""
+    means, stds = measured.means, measured.stds
     with theme():
         drawn, [left, right] = figure(12.0, 4.6, 1, 2)
-        done = [i for i in range(len(m.points)) if not np.isnan(m.means[i])][::-1]
-        for place, i in enumerate(done):
-            kind = (m.points[i].series.endswith("CCP")) + 2 * m.points[i].series.endswith("problem")
-            error = None if np.isnan(m.stds[i]) else m.stds[i]
-            colour, hatch = ((style("average").colour, ""), (OF_METHODS["ccp"], "xx"), ("#F0E442", "..."))[kind]
-            left.barh(place, m.means[i], xerr=error, color=colour, hatch=hatch, edgecolor=INK, capsize=4)
-            right_of = (m.means[i] + (error or 0), place)
-            left.annotate(f"{m.means[i]:.2f}", right_of, xytext=(5, 0), textcoords="offset points", va="center")
+        order = np.flatnonzero(~np.isnan(means))[::-1]
+        for position, i in enumerate(order):
+            colour, hatch = style("average").colour, ""
+            if measured.points[i].series.endswith("CCP"):
+                colour, hatch = OF_METHODS["ccp"], "xx"
+            elif measured.points[i].series.endswith("problem"):
+                colour, hatch = "#F0E442", "..."
+            shape: Any = {"color": colour, "hatch": hatch, "edgecolor": INK, "capsize": 4}
+            left.barh(position, means[i], xerr=_errors(stds[i]), **shape)
+            _annotate(left, means[i], np.nan_to_num(stds[i]), position, 5)
         left.margins(x=0.15)
-        left.set_yticks(range(len(done)), [m.points[i].series for i in done])
-        left.set_xlabel(_measured(m))
+        left.set_yticks(range(len(order)), [measured.points[i].series for i in order])
+        left.set_xlabel(_metric(measured))
         left.grid(visible=False, axis="y")
         left.grid(axis="x")
-        some = {name: list(counts) for name, counts in steps.items() if len(counts)}
-        if some:
-            right.boxplot(list(some.values()), tick_labels=list(some), whis=(0, 100), medianprops={"color": INK})
-            for place, counts in enumerate(some.values(), 1):
-                spread = place + np.linspace(-0.12, 0.12, len(counts))
-                right.plot(spread, counts, "o", color=OF_METHODS["ccp"], markeredgecolor=INK, alpha=0.7)
+        ended = {name: list(counts) for name, counts in steps.items() if counts}
+        if ended:
+            right.boxplot(list(ended.values()), tick_labels=list(ended), whis=(0, 100), medianprops={"color": INK})
             right.set_ylabel("steps of a problem")
         else:
             right.text(0.5, 0.5, "no problem ended within the steps", ha="center", transform=right.transAxes)
+        for position, counts in enumerate(ended.values(), 1):
+            spread = position + np.linspace(-0.12, 0.12, len(counts))
+            right.plot(spread, counts, "o", color=OF_METHODS["ccp"], markeredgecolor=INK, alpha=0.7)
     return drawn
 
 
-def iteration_costs(m: Measured, costs: Sequence[Cost]) -> Figure:
-    """Figure by k, and time and memory of a training step by k and gradient."""
+def iteration_costs(measured: Measured, costs: Sequence[Cost]) -> Figure:
+    """Draw the metric by k, and time and memory of a training step by k and gradient."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    name = "pooling_settings.iterations"
+    rounds = sorted({cost.iterations for cost in costs if cost.iterations})
+    units = {"milliseconds": "CPU ms for a training step", "megabytes": "MB kept for the backward pass"}
     with theme():
-        drawn, [left, middle, right] = figure(15.0, 4.4, 1, 3)
-        for label, where in _groups(m).items():
-            if not m.points[where[0]].values:
-                _level(left, label, m, where[0], style("gsp"))
-                continue
-            own = _OF_WAYS[label.split(", ")[1]]
-            errors = None if np.isnan(m.stds[where]).all() else m.stds[where]
-            x = [m.points[i].values[name] for i in where]
-            left.errorbar(
-                x,
-                m.means[where],
-                errors,
-                color=own.colour,
-                marker=own.marker,
-                linestyle=own.line,
-                capsize=4,
-                label=label,
-            )
-        left.set_ylabel(_measured(m))
-        for axes, field, unit in (
-            (middle, "milliseconds", "CPU ms for a training step"),
-            (right, "megabytes", "MB kept"),
-        ):
-            for way in dict.fromkeys(cost.way for cost in costs):
-                own = _OF_WAYS[way]
-                of = [cost for cost in costs if cost.way == way]
+        drawn, panels = figure(15.0, 4.4, 1, 3)
+        trained: set[float] = set()
+        for label, numbers in _groups(measured).items():
+            looks = next((looks for way, looks in OF_WAYS.items() if way in label), OF_WAYS[EXACT])
+            trained |= _line(panels[0], measured, "pooling_settings.iterations", label, numbers, looks)
+        panels[0].set_ylabel(_metric(measured))
+        for axes, (field, unit) in zip(panels[1:], units.items(), strict=True):
+            for way, looks in OF_WAYS.items():
+                of_way = [cost for cost in costs if cost.way == way]
+                values = [getattr(cost, field) for cost in of_way]
                 if way == EXACT:
-                    axes.axhline(getattr(of[0], field), color=own.colour, linestyle=own.line, label=way)
+                    axes.axhline(values[0], color=looks.colour, linestyle=looks.line, label=way)
                 else:
-                    y = [getattr(cost, field) for cost in of]
-                    axes.plot(
-                        [cost.iterations for cost in of],
-                        y,
-                        color=own.colour,
-                        marker=own.marker,
-                        linestyle=own.line,
-                        label=way,
-                    )
+                    axes.plot([cost.iterations for cost in of_way], values, label=way, **_shape(looks))
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_locator(NullLocator())
             axes.set_ylabel(unit)
-        right.set_ylabel("MB kept for the backward pass")
-        ticks = sorted({cost.iterations for cost in costs if cost.iterations})
-        trained = sorted({int(each) for line in left.lines[:-1] for each in line.get_xdata()})
-        for axes, own_ticks in ((left, trained or ticks), (middle, ticks), (right, ticks)):
+        for axes, ticks in zip(panels, (sorted(trained) or rounds, rounds, rounds), strict=True):
             axes.set_xscale("log", base=2)
-            axes.set_xticks(own_ticks, [str(each) for each in own_ticks])
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             axes.minorticks_off()
-            axes.set_xlabel(WORDS["iterations"])
+            axes.set_xlabel(LABELS["iterations"])
             axes.legend(fontsize=9)
     return drawn
 
 
-_OF_WAYS = {  # gradients are no poolings: colours that none has, one darker and one lighter than GSP's
-    EXACT: style("gsp"),
-    CLOSED_FORM: Style("#882255", "v", "", "--"),
-    AUTOGRAD: Style("#999933", "P", "", "-."),
-}
-
-
-def _groups(m: Measured) -> dict[str, list[int]]:
-    """Which points make a line, by its label."""
-    by, groups = m.axis.lines_by, dict[str, list[int]]()
-    for i, point in enumerate(m.points):
+def _groups(measured: Measured) -> dict[str, list[int]]:
+    """The points of each line, by its label."""
+    lines_by = measured.axis.lines_by
+    groups: dict[str, list[int]] = {}
+    for i, point in enumerate(measured.points):
         label = point.series
-        if by:
-            label += f", {WORDS[by.rpartition('.')[2]]}: {point.values[by]}"
+        if lines_by:
+            label += f", {LABELS[lines_by.rpartition('.')[2]]}: {point.values[lines_by]}"
         groups.setdefault(label, []).append(i)
     return groups
 
 
-def _styles_of(m: Measured, groups: Mapping[str, list[int]]) -> dict[str, Style]:
-    """The pooling decides the colour, as everywhere, and so do methods over average pooling; lines of the same colour
-    differ in marker and dashes."""
-    chosen: dict[str, Style] = {}
-    for label, where in groups.items():
-        series = m.axis.named(m.points[where[0]].series)
-        methods = series.methods.split("(")[0]
-        own = style(series.pooling if methods == "none" else f"{series.pooling} + {methods}")
-        own = replace(own, colour=OF_METHODS.get(methods, own.colour))
-        markers = [each for each in (own.marker, *MARKERS) if each not in {one.marker for one in chosen.values()}]
-        dashes = [each for each in (own.line, *LINES) if each not in {one.line for one in chosen.values()}]
-        if methods == "zero-shot":  # which dashes say
-            dashes = [own.line]
-        chosen[label] = replace(own, marker=(markers or MARKERS)[0], line=(dashes or [own.line])[0])
-    return chosen
+def _styles_of(measured: Measured, groups: Mapping[str, list[int]]) -> dict[str, Style]:
+    """Pooling or method decide the colour, as everywhere; lines of the same colour differ in marker and dashes."""
+    styles: dict[str, Style] = {}
+    for label, numbers in groups.items():
+        series = measured.axis.named(measured.points[numbers[0]].series)
+        looks = _style_of(series.pooling, series.methods)
+        used_markers = {other.marker for other in styles.values()}
+        used_lines = {other.line for other in styles.values()}
+        marker = next((marker for marker in (looks.marker, *MARKERS) if marker not in used_markers), MARKERS[0])
+        line = looks.line
+        if series.methods != "zero-shot":  # whose dashes mean the method
+            line = next((line for line in (looks.line, *LINES) if line not in used_lines), looks.line)
+        styles[label] = replace(looks, marker=marker, line=line)
+    return styles
 
 
-def _level(axes: Any, label: str, m: Measured, i: int, own: Style) -> None:
-    axes.axhline(m.means[i], color=own.colour, linestyle=own.line, label=label)
-    if not np.isnan(m.stds[i]):
-        axes.axhspan(m.means[i] - m.stds[i], m.means[i] + m.stds[i], color=own.colour, alpha=0.15, linewidth=0)
+def _style_of(pooling: str, methods: str) -> Style:
+    method = methods.partition("(")[0]
+    if method == "none":
+        return style(pooling)
+    looks = style(f"{pooling} + {method}")
+    return replace(looks, colour=OF_METHODS.get(method, looks.colour))
 
 
-def _word(m: Measured, name: str) -> str:
-    short = short_names(dict.fromkeys(m.axis.varied))[name]
-    return WORDS.get(short, short)
+def _shape(looks: Style) -> dict[str, Any]:
+    return {"color": looks.colour, "marker": looks.marker, "linestyle": looks.line}
 
 
-def _measured(m: Measured) -> str:
-    return f"{m.axis.metric} on {'unseen' if m.axis.measure == 'test' else 'held-out'} classes, %"
+def _line(axes: Any, measured: Measured, setting: str, label: str, numbers: list[int], looks: Style) -> set[float]:
+    """Draw a line with error bars, or a level line for a point without values; return the values along the axis."""
+    means, stds = measured.means[numbers], measured.stds[numbers]
+    if not measured.points[numbers[0]].values:
+        axes.axhline(means[0], color=looks.colour, linestyle=looks.line, label=label)
+        if not np.isnan(stds[0]):
+            axes.axhspan(means[0] - stds[0], means[0] + stds[0], color=looks.colour, alpha=0.15, linewidth=0)
+        return set()
+    x = [float(measured.points[i].values[setting]) for i in numbers]
+    axes.errorbar(x, means, _errors(stds), capsize=4, label=label, **_shape(looks))
+    return set(x)
+
+
+def _errors(stds: Any) -> Any:
+    """For matplotlib: None where nothing is known."""
+    return None if np.isnan(stds).all() else stds
+
+
+def _annotate(axes: Any, mean: float, error: float, position: int, offset: int) -> None:
+    place = (mean + error, position)
+    axes.annotate(f"{mean:.2f}", place, xytext=(offset, 0), textcoords="offset points", va="center")
+
+
+def _label(measured: Measured, setting: str) -> str:
+    short = short_names(dict.fromkeys(measured.axis.varied))[setting]
+    return LABELS.get(short, short)
+
+
+def _metric(measured: Measured) -> str:
+    classes = {"test": "unseen", "held_out": "held-out"}[measured.axis.measure]
+    return f"{measured.axis.metric} on {classes} classes, %"

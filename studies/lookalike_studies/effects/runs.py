@@ -1,7 +1,7 @@
-"""What the models of the study of effects are trained with, and how that differs from the papers' protocol.
+"""Settings of the models of the study of effects, and how they differ from the papers' protocol.
 
-Later goes before earlier: the protocol; for drawn pictures the small network of ``settings.yaml`` and what the
-axis needs for them; for few points what the axis needs for few steps; the settings of the study; its ``set``.
+Later settings override earlier ones: the protocol; for drawn pictures the small network of ``settings.yaml`` and the
+``drawn`` settings of the axis; for few points its ``quick`` settings; the settings of the study; its ``set``.
 """
 
 from __future__ import annotations
@@ -27,80 +27,92 @@ if TYPE_CHECKING:
     from lookalike_studies.effects.study import Effects
 
 DRAWN = "glyphs"
-SMALL = 64  # the largest embedding where only the ends of an axis are looked at
-# What says nothing about the model: where it lies, by what machine; and what is said elsewhere: that it begins with
-# single letters, and by the protocol's own keys which classes are held out.
-UNSAID = {"data", "out", "resume", "seed", "strict", "check", "workers", "cache", "device", "devices", "nodes"}
-UNSAID |= {"save_every", "log_every", "weights", "validation", "validation_order"}
+SMALL = 64  # largest embedding if only the ends of an axis are trained
+# Not compared with the papers: settings of the machine, and what the notes or the protocol's own keys tell.
+NOT_COMPARED = {"data", "out", "resume", "seed", "strict", "check", "workers", "cache", "device", "devices", "nodes"}
+NOT_COMPARED |= {"save_every", "log_every", "weights", "validation", "validation_order"}
 NULLS = {"patience": "no end but the last step", "clip_norm": "no limit", "clip_value": "no limit", "dim": "none"}
 
 
-def check_overrides(asked: Mapping[str, Any]) -> None:
-    """Settings of ``lookalike train`` that no run could have."""
-    for name in asked:
+def check_overrides(overrides: Mapping[str, Any]) -> None:
+    """Refuse settings of ``lookalike train`` that no run can have."""
+    for name in overrides:
         if name not in names():
             raise ValueError(f"set: there is no setting {name!r}{did_you_mean(name, names())}")
-    if "seed" in asked:
-        raise ValueError("set: seed cannot be the same for all; seeds says how many models there are")
-    Settings(**asked)
+    if "seed" in overrides:
+        raise ValueError("set: seed cannot be the same for all models; use seeds and first_seed")
+    Settings(**overrides)
 
 
 def rows_for(
-    axis: Axis, settings: Effects, pictures: dict[str, Pictures], letters: str, made: Mapping[str, Any]
+    axis: Axis, settings: Effects, pictures: dict[str, Pictures], letters: str, of_drawn: Mapping[str, Any]
 ) -> Rows:
-    """letters: the run that drawn pictures start from, "" for others.  made: ``of_drawn`` of the study's file."""
-    which: Any = settings.points
-    protocol = load_protocol(axis.protocol if settings.protocol == "axis" else settings.protocol)
+    """Plan the models of an axis; an error if no point can be trained.
+
+    Args:
+        axis: The axis.
+        settings: Settings of the study.
+        pictures: Pictures by their source.
+        letters: The run that drawn pictures start from; "" for other pictures.
+        of_drawn: ``of_drawn`` of the study's ``settings.yaml``.
+    """
+    name = settings.protocol
+    if name == "axis":
+        name = axis.protocol
+    protocol = load_protocol(name)
     if settings.seeds is not None:
         protocol = with_seeds(protocol, -(-settings.seeds // protocol.split.models))
     overrides: dict[str, Any] = {}
+    of_pooling: dict[str, Any] = {}
     if letters:
+        of_pooling = of_drawn["pooling"]
         side = next(iter(pictures.values())).image(0).size[0]
-        overrides |= {**made["set"], **axis.drawn, "size": side, "resize": side, "weights": letters}
-    overrides |= {} if which == "all" else axis.quick
-    overrides |= {} if settings.steps is None else {"steps": settings.steps}
+        overrides |= {**of_drawn["set"], **axis.drawn, "size": side, "resize": side, "weights": letters}
+    if settings.points != "all":
+        overrides |= axis.quick
+    if settings.steps is not None:
+        overrides["steps"] = settings.steps
     if settings.evaluate_every is not None:
-        overrides["evaluate_every"] = min(
-            settings.evaluate_every, overrides.get("evaluate_every", settings.evaluate_every)
-        )
+        every = overrides.get("evaluate_every", settings.evaluate_every)
+        overrides["evaluate_every"] = min(settings.evaluate_every, every)
     overrides |= parse_settings(split_top_level(settings.set, ";"))
-    if "dim" in overrides and which == "ends":
+    if "dim" in overrides and settings.points == "ends":
         overrides["dim"] = min(overrides["dim"], SMALL)
-    rows = rows_of(axis, axis.points(which), protocol, pictures, overrides, made["pooling"] if letters else {})
+    rows = rows_of(axis, axis.points(settings.points), protocol, pictures, overrides, of_pooling)
     rows.planned(axis)
-    rows.cells = {
-        number: [_with_seed(cell, cell.settings.seed + settings.first_seed) for cell in cells[: settings.seeds]]
-        for number, cells in rows.cells.items()
-    }
+    for number, cells in rows.cells.items():
+        rows.cells[number] = [_with_later_seed(cell, settings.first_seed) for cell in cells[: settings.seeds]]
     return rows
 
 
-def _with_seed(cell: Cell, seed: int) -> Cell:
-    return replace(cell, settings=replace(cell.settings, seed=seed))
+def _with_later_seed(cell: Cell, later: int) -> Cell:
+    return replace(cell, settings=replace(cell.settings, seed=cell.settings.seed + later))
 
 
 def check_weights(settings: Settings) -> None:
-    """Before anything is trained: whether the protocol's network can be had."""
+    """Check before any training that the weights of the backbone are available."""
     try:
         create_backbone(settings.backbone, weights=settings.weights)
     except ValueError as missing:
         raise ValueError(
             f"{missing} (--set \"set='weights=FILE'\"); or --set protocol=quick, which trains the head of a network "
-            "whose weights do come with one"
+            "that comes with weights"
         ) from missing
 
 
-def single_letters(source: str, made: Mapping[str, Any], steps: int) -> tuple[Cell, Pictures]:
-    """The run that learns single letters of the training classes of ``source``, and its pictures."""
-    of = dict(pairs(source))
-    of |= {"cells": "1", "size": str(int(of.get("size", "64")) // int(of.get("cells", "2")))}
-    alone = f"{DRAWN}({', '.join(f'{name}={each}' for name, each in of.items())})"
+def single_letters(source: str, of_drawn: Mapping[str, Any], steps: int) -> tuple[Cell, Pictures]:
+    """Plan the run that learns single letters of the training classes of ``source``; return it and its pictures."""
+    arguments = parse_arguments(source)
+    side = int(arguments.get("size", "64")) // int(arguments.get("cells", "2"))
+    arguments |= {"cells": "1", "size": str(side)}
+    alone = f"{DRAWN}({', '.join(f'{name}={value}' for name, value in arguments.items())})"
     pictures = with_test_classes(data.load(alone))
-    own = Settings(
+    shared = ("backbone", "freeze_backbone", "crop", "flip", "batch_size", "lr", "workers")
+    settings = Settings(
         data=alone,
-        **{name: made[name] for name in ("backbone", "freeze_backbone", "crop", "flip", "batch_size", "lr", "workers")},
+        **{name: of_drawn[name] for name in shared},
         weights="none",
-        size=int(of["size"]),
+        size=side,
         loss="proxy-nca++",
         pooling="average",
         schedule="cosine",
@@ -110,73 +122,89 @@ def single_letters(source: str, made: Mapping[str, Any], steps: int) -> tuple[Ce
         evaluate_every=steps,
         validation=0.2,
     )
-    cell = Cell("letters", alone, Choice(own.loss), Choice("average"), (), 0, 0, own, fingerprint_of(pictures))
-    return cell, pictures
+    loss, pooling = Choice(settings.loss), Choice("average")
+    return Cell("letters", alone, loss, pooling, (), 0, 0, settings, fingerprint_of(pictures)), pictures
 
 
-def pairs(source: str) -> list[tuple[str, str]]:
-    """
-    >>> pairs("glyphs(size=32, cells=1)")
-    [('size', '32'), ('cells', '1')]
+def parse_arguments(source: str) -> dict[str, str]:
+    """Parse the arguments of drawn pictures.
+
+    >>> parse_arguments("glyphs(size=32, cells = 1)")
+    {'size': '32', 'cells': '1'}
     """
     inside = source.removeprefix(DRAWN).strip().removeprefix("(").removesuffix(")")
-    return [
-        (name.strip(), each.strip())
-        for name, _, each in (piece.partition("=") for piece in split_top_level(inside, ","))
-    ]
+    arguments = {}
+    for piece in split_top_level(inside, ","):
+        name, _, value = piece.partition("=")
+        arguments[name.strip()] = value.strip()
+    return arguments
 
 
 def differences(
-    along: Mapping[str, Axis], rows: Mapping[str, Rows], pictures: dict[str, Pictures], which: Which
+    chosen: Mapping[str, Axis], rows: Mapping[str, Rows], pictures: dict[str, Pictures], which: Which
 ) -> dict[str, Differences]:
-    """Of the models from those that the papers' protocol makes of the same points; axes that differ alike together."""
-    found: list[tuple[str, Differences, list[str]]] = []
-    for name, axis in along.items():
-        kept = rows[name].planned(axis).protocol
-        said = f"protocol {kept.name}" + (f", the papers' is {axis.protocol}" if kept.name != axis.protocol else "")
-        own = _differences(axis, rows[name], pictures, which)
-        alike = next((names for other, each, names in found if (other, each) == (said, own)), None)
-        if alike is None:
-            found.append((said, own, [name]))
+    """Compare the models with those of the papers' protocol.
+
+    Returns:
+        Differing settings by a title that lists the axes; axes with the same differences share one.
+    """
+    groups: list[tuple[str, Differences, list[str]]] = []
+    for name, axis in chosen.items():
+        protocol = rows[name].planned(axis).protocol.name
+        title = f"protocol {protocol}"
+        if protocol != axis.protocol:
+            title += f", the papers' is {axis.protocol}"
+        differing = _differences(axis, rows[name], pictures, which)
+        for other_title, other, members in groups:
+            if (other_title, other) == (title, differing):
+                members.append(name)
+                break
         else:
-            alike.append(name)
-    return {f"{', '.join(names)} ({said})": own for said, own, names in found if own}
+            groups.append((title, differing, [name]))
+    return {f"{', '.join(members)} ({title})": differing for title, differing, members in groups if differing}
 
 
 def _differences(axis: Axis, rows: Rows, pictures: dict[str, Pictures], which: Which) -> Differences:
-    """By the first point of each series; where series differ, "this or that"."""
+    """Compare the first point of each series; where series differ, both values are given."""
     points = axis.points(which)
-    firsts = [next(i for i, point in enumerate(points) if point.series == series.name) for series in axis.series]
+    firsts: dict[str, int] = {}
+    for number, point in enumerate(points):
+        firsts.setdefault(point.series, number)
     protocol = load_protocol(axis.protocol)
-    papers = rows_of(axis, [points[i] for i in firsts], protocol, pictures, {}, {})
-    values: dict[str, tuple[list[Any], list[Any]]] = {}
-    for place, i in enumerate(firsts):
-        if not (papers.cells[place] and rows.cells[i]):
-            continue
-        theirs = _flat(protocol, papers.cells[place])
-        ours = _flat(rows.planned(axis).protocol, rows.cells[i])
-        for name in {**theirs, **ours}:
-            for each, list_of in zip((theirs, ours), values.setdefault(name, ([], [])), strict=True):
-                if (one := each.get(name, "none")) not in list_of:
-                    list_of.append(one)
-    joined = {name: (_joined(theirs), _joined(ours)) for name, (theirs, ours) in values.items()}
+    papers = rows_of(axis, [points[number] for number in firsts.values()], protocol, pictures, {}, {})
+    theirs: dict[str, list[Any]] = {}
+    ours: dict[str, list[Any]] = {}
+    for position, number in enumerate(firsts.values()):
+        if papers.cells[position] and rows.cells[number]:
+            one = _flat(protocol, papers.cells[position])
+            other = _flat(rows.planned(axis).protocol, rows.cells[number])
+            for name in {**one, **other}:
+                theirs.setdefault(name, []).append(one.get(name, "none"))
+                ours.setdefault(name, []).append(other.get(name, "none"))
+    joined = {name: (_join(theirs[name]), _join(ours[name])) for name in theirs}
     return {name: both for name, both in joined.items() if both[0] != both[1]}
 
 
 def _flat(protocol: Protocol, cells: Sequence[Cell]) -> dict[str, Any]:
-    """What is held out, how many models a point has, then their settings, those of the pooling and the like by dots."""
+    """Split, number of models and settings; nested settings by dots."""
     split, settings = protocol.split, cells[0].settings
     flat: dict[str, Any] = {"folds": split.folds, "steered_by": split.steered_by, "models of a point": len(cells)}
     for entry in fields(settings):
-        each = getattr(settings, entry.name)
-        if entry.name in UNSAID:
+        value = getattr(settings, entry.name)
+        if entry.name in NOT_COMPARED:
             continue
-        if isinstance(each, dict):
-            flat |= {f"{entry.name}.{inner}": one for inner, one in each.items()}
+        if isinstance(value, dict):
+            flat |= {f"{entry.name}.{inner}": inner_value for inner, inner_value in value.items()}
+        elif value is None:
+            flat[entry.name] = NULLS.get(entry.name, "decided at the start")
         else:
-            flat[entry.name] = NULLS.get(entry.name, "decided at the start") if each is None else each
+            flat[entry.name] = value
     return flat
 
 
-def _joined(values: list[Any]) -> Any:
-    return values[0] if len(values) == 1 else " or ".join(map(str, values))
+def _join(values: list[Any]) -> Any:
+    """The only value, or all different ones in words."""
+    different = [value for i, value in enumerate(values) if value not in values[:i]]
+    if len(different) == 1:
+        return different[0]
+    return " or ".join(map(str, different))

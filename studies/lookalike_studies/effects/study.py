@@ -1,149 +1,153 @@
-"""Effects of the settings: one study with a named axis, on the machinery of ``lookalike benchmark``.
+"""Effects of the settings, one axis at a time, on the machinery of ``lookalike benchmark``.
 
     lookalike study effects --set axis=keep --data cub:CUB_200_2011
     lookalike study effects --set "axis=[keep, prototypes, zero-shot]"
 
-An axis (``axes/AXIS.yaml``) says what is varied. Each of its points is a row of a benchmark that is kept in
-OUT/benchmark: what is done is not done again, by this axis or another, and several processes with the same OUT share
-the work. The rules by which claims are judged stand in ``effects_claims``.
+An axis (``axes/AXIS.yaml``) says what is varied and what the papers claim. Its points are rows of a benchmark in
+OUT/benchmark: finished models are not trained again, and several processes with the same OUT share the work.
 
-Without --data letters are drawn, and a small network learns to pool them that has seen single letters before.
+Without --data letters are drawn, and a small network is trained that has learnt single letters before.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from lookalike._util.checks import check_count
+from lookalike._util.settings import check_settings
 from lookalike._util.signals import RunFailed
-from lookalike.data.pictures import Pictures
-from lookalike.experiments.cells import Cell
 from lookalike.experiments.choices import parse_settings, split_top_level
 from lookalike.experiments.estimate import describe_estimate, estimate
-from lookalike.experiments.plan import Plan, load_sources
+from lookalike.experiments.plan import load_sources
 from lookalike.experiments.protocol import load_protocol
 from lookalike.experiments.results import read_finished
 from lookalike.experiments.workers import work
+from lookalike.report.seeds import entry
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.training.checkpoint import RunFolder
-from lookalike_studies.effects import iterated as iterated
-from lookalike_studies.effects import plots as plots
+from lookalike_studies.effects import iterated, plots
 from lookalike_studies.effects.axis import Axis, Rows, axes, load_axis
-from lookalike_studies.effects.claims import RULES, more_steps
+from lookalike_studies.effects.claims import judge_axis, judge_costs, judge_steps
 from lookalike_studies.effects.measured import Measured
 from lookalike_studies.effects.runs import DRAWN, check_overrides, check_weights, differences, rows_for, single_letters
-from lookalike_studies.framework.claims import JudgedClaim, verdict_from_flags
-from lookalike_studies.framework.context import Context
 from lookalike_studies.framework.outputs import differences_in_words
 from lookalike_studies.framework.study import Study, StudyResult, setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from lookalike.data.pictures import Pictures
+    from lookalike.experiments.cells import Cell
+    from lookalike.experiments.plan import Plan
+    from lookalike_studies.framework.claims import JudgedClaim
+    from lookalike_studies.framework.context import Context
+
 STEP_SIZE = (32, 49, 64, 128)  # bags, features, prototypes and dim of the timed step: a batch of CUB
-ROUNDS = (1, 2, 5, 10, 25, 50, 100, 200)
-LONG = 3600.0  # seconds of an axis, from which on another way is named
+ROUNDS = {"all": (1, 2, 5, 10, 25, 50, 100, 200), "some": (1, 2, 5, 10, 25, 50, 100, 200), "ends": (1, 25)}
 REPEATS = {"all": 30, "some": 10, "ends": 1}
+LONG = 3600.0  # seconds for an axis; beyond that a faster protocol is suggested
+Results = dict[int, list[Any]]  # by the number of the point: results of its models, None where one is missing
 
 
 @dataclass(frozen=True)
 class Effects:
+    """Settings of the study."""
+
     axis: tuple[str, ...] = setting("one or several of the axes, or all")
-    protocol: str = setting(
-        "axis: the paper's, as the axis's file names it; or another of lookalike benchmark", budget=True
-    )
-    points: str = setting("all values of the axis, some, or the ends", budget=True)
-    seeds: int | None = setting("models of each point; null: as many as the protocol says", budget=True)
-    first_seed: int = setting("is added to the seed of every model", budget=True)
-    steps: int | None = setting("of each model at most; null: as the protocol says", budget=True)
-    evaluate_every: int | None = setting("steps; null: as the protocol says", budget=True)
+    protocol: str = setting("axis: the papers', as in the file of the axis; or one of lookalike benchmark", budget=True)
+    points: Literal["all", "some", "ends"] = setting("all values of the axis, some, or the ends", budget=True)
+    seeds: int | None = setting("models of each point; null: as many as the protocol says", budget=True, least=1)
+    first_seed: int = setting("is added to the seed of every model", budget=True, least=0)
+    steps: int | None = setting("of each model at most; null: as the protocol says", budget=True, least=1)
+    evaluate_every: int | None = setting("steps; null: as the protocol says", budget=True, least=1)
     drawn: str = setting("the drawn pictures that take the place of --data", budget=True)
-    letters: str = setting(
-        "a run of lookalike train on single letters to start from, for drawn pictures; empty: train it"
-    )
-    letter_steps: int = setting("of that run", budget=True)
+    letters: str = setting("run of lookalike train on single letters, to start from; empty: it is trained")
+    letter_steps: int = setting("of that run", budget=True, least=1)
     set: str = setting("other settings of lookalike train, as 'size=128; lr=0.001'")
 
     def __post_init__(self) -> None:
+        check_settings(self)
         if not self.axis:
             raise ValueError(f"axis must name at least one, got none; there are: {', '.join(axes())}")
         for name in self.named:
             load_axis(name)
         if self.protocol != "axis":
             load_protocol(self.protocol)
-        if self.points not in ("all", "some", "ends"):
-            raise ValueError(f"points must be all, some or ends, got {self.points!r}")
-        for name in ("seeds", "steps", "evaluate_every", "letter_steps"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name))
-        check_count("first_seed", self.first_seed, least=0)
         check_overrides(parse_settings(split_top_level(self.set, ";")))
         if self.letters and not (Path(self.letters) / "model.json").is_file():
             raise ValueError(f"letters must be a run of lookalike train, got {self.letters}")
         if not self.drawn.startswith(DRAWN):
-            raise ValueError(
-                f"drawn must be glyphs or glyphs(...), got {self.drawn!r}; for other pictures there is --data"
-            )
+            raise ValueError(f"drawn must be glyphs or glyphs(...), got {self.drawn!r}; use --data for other pictures")
 
     @property
     def named(self) -> tuple[str, ...]:
-        return tuple(axes()) if self.axis == ("all",) else self.axis
+        """Names of the axes."""
+        if self.axis == ("all",):
+            return tuple(axes())
+        return self.axis
 
 
 def run(settings: Effects, context: Context) -> StudyResult:
-    found = StudyResult(numbers={"axes": {}})
+    """Train the models of all axes, draw and judge them."""
+    result = StudyResult(numbers={"axes": {}})
     source = context.data or settings.drawn
     is_drawn = source.startswith(DRAWN)
     pictures = load_sources([source], check=not is_drawn, progress=True)
-    made = STUDY.read_yaml()["of_drawn"]
-    weights, letters = settings.letters if is_drawn else "", None
-    if is_drawn and not weights:
-        letters = single_letters(source, made["set"], settings.letter_steps)
-        weights = str(letters[0].folder(context.out / "benchmark") / "run")
+    of_drawn = STUDY.read_yaml()["of_drawn"]
+    weights, letters = "", None
     if is_drawn:
-        found.notes.append(
-            f"The pictures are drawn ({source}), not the papers'; the network began with single letters."
-        )
-    with iterated.known():
-        along = {name: load_axis(name) for name in settings.named}
-        rows = {name: rows_for(axis, settings, pictures, weights, made) for name, axis in along.items()}
-        which: Any = settings.points
-        found.behind = differences(along, rows, pictures, which)
+        result.notes.append(f"The pictures are drawn ({source}), not the papers'; the network knows single letters.")
+        weights = settings.letters
+        if not weights:
+            letters = single_letters(source, of_drawn["set"], settings.letter_steps)
+            weights = str(letters[0].folder(context.out / "benchmark") / "run")
+    with iterated.registered():
+        chosen = {name: load_axis(name) for name in settings.named}
+        rows = {name: rows_for(axis, settings, pictures, weights, of_drawn) for name, axis in chosen.items()}
+        result.behind = differences(chosen, rows, pictures, settings.points)
         if not is_drawn:
-            for name, axis in along.items():
+            for name, axis in chosen.items():
                 check_weights(rows[name].planned(axis).cells[0].settings)
-        for line in differences_in_words(found):
+        for line in differences_in_words(result):
             context.display.say(line)
         if letters is not None:
-            _learn(*letters, context)
-        for name, axis in along.items():
-            _along(axis, settings, context, pictures, rows[name], found)
-    if not found.numbers["axes"]:
-        raise RunFailed(f"every model failed: {found.notes[-1]}")
-    return found
+            _train_letters(*letters, context)
+        for name, axis in chosen.items():
+            measured, results = _train(axis, settings, context, pictures, rows[name], result)
+            if measured is not None:
+                _conclude(measured, results, settings, context, rows[name], result)
+    if not result.numbers["axes"]:
+        raise RunFailed(f"every model failed: {result.notes[-1]}")
+    return result
 
 
-def _learn(cell: Cell, pictures: Pictures, context: Context) -> None:
-    """The single letters, if they were not learnt before; a cell of the benchmark like any other."""
+def _train_letters(cell: Cell, pictures: Pictures, context: Context) -> None:
     context.display.say(f"letters: {cell.settings.steps} steps on {cell.data}, once")
-    out, say = context.out / "benchmark", context.display.say
-    end = work([cell], out, lambda _: pictures, keep_vectors=False, retry_failed=True, say=say)
+    out = context.out / "benchmark"
+    end = work([cell], out, lambda _: pictures, keep_vectors=False, retry_failed=True, say=context.display.say)
     if end.failed:
-        raise RunFailed(f"the letters could not be learnt: {end.failed[0][1]}")
+        raise RunFailed(f"training on single letters failed: {end.failed[0][1]}")
 
 
-def _along(
-    axis: Axis, settings: Effects, context: Context, pictures: dict[str, Pictures], rows: Rows, found: StudyResult
-) -> None:
-    """One axis: its models, its figure, its claims."""
-    which: Any = settings.points
-    points, plan = axis.points(which), rows.planned(axis)
-    cells = [cell for own in rows.cells.values() for cell in own]
-    context.display.say(f"{axis.title}: {len(points)} points, {len(cells)} models{_how_long(cells, plan, settings)}")
-    for what, reason in rows.impossible:
-        found.notes.append(f"{axis.name}: left out: {what}: {reason}")
+def _train(
+    axis: Axis,
+    settings: Effects,
+    context: Context,
+    pictures: dict[str, Pictures],
+    rows: Rows,
+    result: StudyResult,
+) -> tuple[Measured | None, Results]:
+    """Train the models of an axis; None if every model failed."""
+    points, plan = axis.points(settings.points), rows.planned(axis)
+    cells = list(chain.from_iterable(rows.cells.values()))
+    time = _estimated_time(cells, plan, settings)
+    context.display.say(f"{axis.title}: {len(points)} points, {len(cells)} models{time}")
+    for point, reason in rows.impossible:
+        result.notes.append(f"{axis.name}: left out: {point}: {reason}")
 
     def say(text: str) -> None:
         context.display.say(text)
@@ -152,44 +156,56 @@ def _along(
     out = context.out / "benchmark"
     end = work(cells, out, plan.pictures_of, keep_vectors=False, say=say)
     for cell, reason in end.failed:
-        found.notes.append(f"{axis.name}: failed: {cell.title}, {cell.run_label}: {reason}")
+        result.notes.append(f"{axis.name}: failed: {cell.title}, {cell.run_label}: {reason}")
     if len(end.failed) == len(cells):
-        return
-    results = {number: [read_finished(cell.folder(out)) for cell in own] for number, own in rows.cells.items()}
-    moved = {i: [bool(one.best_step) for one in own if one is not None] for i, own in results.items()}
-    data_set = next(iter(pictures.values())).name
-    learnt = float(np.mean([each for own in moved.values() for each in own]))
-    stuck = frozenset(i for i, own in moved.items() if own and not any(own))
-    measured = Measured(axis, points, _figures(axis, results, len(points)), data_set, learnt, stuck)
+        return None, {}
+    results: Results = {}
+    for number_of_point, of_point in rows.cells.items():
+        results[number_of_point] = [read_finished(cell.folder(out)) for cell in of_point]
+    blocks = max(map(len, results.values()), default=1)
+    metrics = np.full((len(points), max(1, blocks)), np.nan)
+    improved: list[bool] = []
+    stuck = set()
+    for number_of_point in results:
+        finished = _finished(results, number_of_point)
+        better = [bool(model.best_step) for model in finished]
+        improved += better
+        if finished and not any(better):
+            stuck.add(number_of_point)
+        for block, model in enumerate(results[number_of_point]):
+            measures = getattr(model, axis.measure, None)
+            if measures is not None:
+                metrics[number_of_point, block] = 100 * measures[axis.metric]
     if stuck:
-        found.notes.append(
-            f"{axis.name}: training made none of the models better than they began at: "
-            f"{'; '.join(str(points[i]) for i in sorted(stuck))}. Their figures are those of the start."
-        )
-    claims = RULES[axis.name](measured)
-    drawn, more, numbers = _drawn(measured, settings, context, rows, results)
-    kept = plan.protocol
-    caption = f"{axis.title}: {axis.metric} by {data_set}, protocol {kept.name}; {plots.error_bars(measured)}."
-    found.figures[axis.name] = (drawn, f"{caption} Source: {axis.source}.")
-    found.tables[axis.name] = _table(measured, results)
-    found.claims += [*claims, *more]
-    if unsaid := [each.name for each in axis.series if "zero-shot" in each.methods and "zero-shot" not in each.name]:
-        found.notes.append(f"{axis.name}: with the zero-shot loss, as in the papers' tables: {', '.join(unsaid)}.")
-    found.numbers["axes"][axis.name] = {
-        "source": axis.source,
-        "protocol": kept.name,
-        "margin": measured.margin,
-        "points": [
-            {"series": p.series, **p.values, axis.metric: row.tolist(), "mean": row.mean()}
-            for p, row in zip(points, measured.figures, strict=True)
-        ],
-        **numbers,
-    }
+        names = "; ".join(str(points[i]) for i in sorted(stuck))
+        result.notes.append(f"{axis.name}: training improved no model of: {names}; their metrics are of the start.")
+    data_set = next(iter(pictures.values())).name
+    return Measured(axis, points, metrics, data_set, float(np.mean(improved)), frozenset(stuck)), results
 
 
-def _how_long(cells: list[Cell], plan: Plan, settings: Effects) -> str:
-    """Measured by a few steps; nothing where only the ends are looked at, which are for seeing that everything runs."""
-    if settings.points == "ends":
+def _conclude(
+    measured: Measured, results: Results, settings: Effects, context: Context, rows: Rows, result: StudyResult
+) -> None:
+    """Add figure, table, claims and numbers of an axis to the result."""
+    axis, protocol = measured.axis, rows.planned(measured.axis).protocol
+    figure, claims, numbers = _draw(measured, settings, context, rows, results)
+    caption = f"{axis.title}: {axis.metric} by {measured.data_set}, protocol {protocol.name}"
+    caption += f"; {plots.error_bars(measured)}. Source: {axis.source}."
+    result.figures[axis.name] = (figure, caption)
+    result.tables[axis.name] = _table(measured, results)
+    result.claims += judge_axis(measured) + claims
+    for series in axis.series:
+        if "zero-shot" in series.methods and "zero-shot" not in series.name:
+            result.notes.append(f"{axis.name}: with the zero-shot loss, as in the papers' tables: {series.name}.")
+    points = []
+    for point, row in zip(measured.points, measured.metrics, strict=True):
+        points.append({"series": point.series, **point.values, axis.metric: row.tolist(), "mean": row.mean()})
+    about = {"source": axis.source, "protocol": protocol.name, "margin": measured.margin}
+    result.numbers["axes"][axis.name] = {**about, "points": points, **numbers}
+
+
+def _estimated_time(cells: list[Cell], plan: Plan, settings: Effects) -> str:
+    if settings.points == "ends":  # only a test that everything runs
         return ""
     guess = estimate(cells[0], plan.pictures_of(cells[0]))
     text = f"; {describe_estimate(guess, len(cells))}"
@@ -198,112 +214,82 @@ def _how_long(cells: list[Cell], plan: Plan, settings: Effects) -> str:
     return text
 
 
-def _figures(axis: Axis, results: dict[int, list[Any]], points: int) -> Any:
-    """(points, blocks), in percent; NaN where a model is missing."""
-    blocks = max((len(own) for own in results.values()), default=0)
-    figures = np.full((points, max(1, blocks)), np.nan)
-    for number_of, own in results.items():
-        for block, result in enumerate(own):
-            metrics = getattr(result, axis.measure, None)
-            if metrics is not None:
-                figures[number_of, block] = 100 * metrics[axis.metric]
-    return figures
+def _finished(results: Results, number_of_point: int) -> list[Any]:
+    return [model for model in results.get(number_of_point, []) if model is not None]
 
 
-def _drawn(
-    m: Measured, settings: Effects, context: Context, rows: Rows, results: dict[int, list[Any]]
-) -> tuple["Figure", list[JudgedClaim], dict[str, Any]]:
-    """The figure of the axis; where an axis measures more than one figure per model, claims and numbers of that."""
-    if m.axis.draw == "heat":
-        return plots.heat(m), [], {}
-    if m.axis.draw == "bars":
-        order = range(len(m.points))[::-1] if m.axis.name == "zero-shot" else None
-        return plots.bars(m, order), [], {}
-    if m.axis.draw == "effects":
-        return plots.effects(m), [], {}
-    if m.axis.draw == "iterations":
+def _draw(
+    measured: Measured, settings: Effects, context: Context, rows: Rows, results: Results
+) -> tuple[Figure, list[JudgedClaim], dict[str, Any]]:
+    """Draw an axis; return the figure, and claims and numbers on more than the metric."""
+    if measured.axis.draw == "iterations":
         costs = _costs(settings, context)
-        claims = _cost_claims(costs)
-        return plots.iteration_costs(m, costs), claims, {"costs": [cost._asdict() for cost in costs]}
-    if m.axis.draw == "alternating":
-        done = {i: [one for one in own if one is not None] for i, own in results.items()}
-        best = {m.points[i].series: [float(one.best_step or 0) for one in own] for i, own in done.items()}
-        last = {m.points[i].series: [float(one.steps) for one in own] for i, own in done.items()}
-        steps = {m.points[i].series: _problem_steps(own, context.out) for i, own in rows.cells.items()}
-        return plots.problem_steps(m, steps), more_steps(best, last), {"best_step": best, "problem_steps": steps}
-    return plots.lines(m), [], {}
+        numbers: dict[str, Any] = {"costs": [cost._asdict() for cost in costs]}
+        return plots.iteration_costs(measured, costs), [judge_costs(costs)], numbers
+    if measured.axis.draw == "alternating":
+        best: dict[str, list[float]] = {}
+        last: dict[str, list[float]] = {}
+        problems: dict[str, list[int]] = {}
+        for number_of_point, point in enumerate(measured.points):
+            finished = _finished(results, number_of_point)
+            best[point.series] = [float(model.best_step or 0) for model in finished]
+            last[point.series] = [float(model.steps) for model in finished]
+            problems[point.series] = _problem_steps(rows.cells.get(number_of_point, []), context.out)
+        numbers = {"best_step": best, "problem_steps": problems}
+        return plots.problem_steps(measured, problems), judge_steps(best, last), numbers
+    draw = {"heat": plots.heat, "bars": plots.bars, "effects": plots.effects, "line": plots.lines}
+    return draw[measured.axis.draw](measured), [], {}
 
 
 def _costs(settings: Effects, context: Context) -> list[iterated.Cost]:
-    repeats = REPEATS[settings.points]
-    rounds = ROUNDS if settings.points != "ends" else (1, 25)
+    repeats, rounds = REPEATS[settings.points], ROUNDS[settings.points]
 
     def compute() -> dict[str, Any]:
         total = (1 + 2 * len(rounds)) * (repeats + iterated.WARM_UP)
         with context.display.bar(total, "time and memory", " steps") as tick:
-            found = iterated.costs(STEP_SIZE, rounds, repeats, tick)
-        return {"ways": [cost.way for cost in found], "figures": np.array([cost[1:] for cost in found])}
+            return {"costs": iterated.costs(STEP_SIZE, rounds, repeats, tick)}
 
-    part = context.cached(f"costs of {rounds} rounds, {repeats} repeats", compute)
-    return [iterated.Cost(way, int(k), ms, mb) for way, (k, ms, mb) in zip(part["ways"], part["figures"], strict=True)]
-
-
-def _cost_claims(costs: list[iterated.Cost]) -> list[JudgedClaim]:
-    """Rule: k has a marginal effect if a step at the most rounds takes less than 1.5 times that at the fewest, and a
-    substantial one from twice on."""
-    growth, here = {}, []
-    for way in (iterated.CLOSED_FORM, iterated.AUTOGRAD):
-        of = [cost for cost in costs if cost.way == way]
-        first, last = of[0], of[-1]
-        growth[way] = last.milliseconds / first.milliseconds
-        memory = f"{first.megabytes:.1f} to {last.megabytes:.1f} MB"
-        rounds = f"k {first.iterations} to {last.iterations}"
-        here.append(f"{way}, {rounds}: {first.milliseconds:.1f} to {last.milliseconds:.1f} ms, {memory}")
-    exact = next(cost for cost in costs if cost.way == iterated.EXACT)
-    here.append(f"{iterated.EXACT}, which has no k: {exact.milliseconds:.1f} ms, {exact.megabytes:.1f} MB")
-    said = verdict_from_flags([growth[iterated.CLOSED_FORM] < 1.5, growth[iterated.AUTOGRAD] >= 2])
-    paper = "with closed-form gradients k has a marginal effect on the computation, with autograd a substantial one"
-    return [JudgedClaim(f"{paper} (Figure 5.9, on a GPU)", "; ".join(here), said)]
+    cached = context.cached(f"costs of {rounds} rounds, {repeats} repeats", compute)
+    return [iterated.Cost(*cost) for cost in cached["costs"]]
 
 
 def _problem_steps(cells: list[Cell], out: Path) -> list[int]:
-    """How many steps the problems took that ended, of all models."""
+    """Read how many steps the finished problems of some models took."""
     steps = []
     for cell in cells:
-        run = cell.folder(out / "benchmark") / "run"
-        if (run / "metrics.csv").exists():
-            rows = RunFolder(run).read_metrics()
-            steps += [int(float(row["problem steps"])) for row in rows if row.get("problem steps")]
+        folder = cell.folder(out / "benchmark") / "run"
+        if (folder / "metrics.csv").exists():
+            for row in RunFolder(folder).read_metrics():
+                if row.get("problem steps"):
+                    steps.append(int(float(row["problem steps"])))
     return steps
 
 
-def _table(m: Measured, results: dict[int, list[Any]]) -> Table:
-    columns = [Column("series", "left"), Column("point", "left"), Column(m.axis.metric, best="most")]
+def _table(measured: Measured, results: Results) -> Table:
+    axis = measured.axis
+    columns = [Column("series", "left"), Column("point", "left"), Column(axis.metric, best="most")]
     columns += [Column("the other classes"), Column("best step"), Column("models")]
-    other = "held_out" if m.axis.measure == "test" else "test"
+    kinds = {"test": "unseen test", "held_out": "held-out training"}
+    (other,) = kinds.keys() - {axis.measure}
     lines = []
-    for i, point in enumerate(m.points):
-        done = [one for one in results.get(i, []) if one is not None]
-        beside = [100 * one[other][m.axis.metric] for one in done if one[other]]
-        std = None if np.isnan(m.stds[i]) else float(m.stds[i])
-        mean = None if np.isnan(m.means[i]) else float(m.means[i])
-        steps = [one.best_step for one in done if one.best_step is not None]
-        lines.append(
-            Line(
-                [
-                    words(point.series),
-                    words(str(replace(point, series="")).removeprefix(", ")),
-                    number(mean, std),
-                    number(float(np.mean(beside)) if beside else None),
-                    number(float(np.mean(steps)) if steps else None, digits=0),
-                    number(len(done), digits=0, ranked=False),
-                ]
-            )
-        )
-    kinds = ("unseen test", "held-out training") if m.axis.measure == "test" else ("held-out training", "unseen test")
-    return Table(
-        columns, lines, m.axis.title, notes=[f"{m.axis.metric} on {kinds[0]} classes; the other: {kinds[1]} classes"]
-    )
+    for number_of_point, point in enumerate(measured.points):
+        finished = _finished(results, number_of_point)
+        others = [100 * getattr(model, other)[axis.metric] for model in finished if getattr(model, other)]
+        steps = [model.best_step for model in finished if model.best_step is not None]
+        values = words(str(replace(point, series="")).removeprefix(", "))
+        entries = [words(point.series), values, _mean(measured.metrics[number_of_point].tolist())]
+        entries += [_mean(others, spread=False), _mean(steps, 0, spread=False)]
+        lines.append(Line([*entries, number(len(finished), digits=0, ranked=False)]))
+    note = f"{axis.metric} on {kinds[axis.measure]} classes; the other: {kinds[other]} classes"
+    return Table(columns, lines, axis.title, notes=[note])
+
+
+def _mean(values: list[float], digits: int = 2, spread: bool = True) -> Any:
+    if not values or np.isnan(values).any():
+        return number(None)
+    if spread:
+        return entry(values, digits)
+    return number(float(np.mean(values)), digits=digits)
 
 
 STUDY = Study(

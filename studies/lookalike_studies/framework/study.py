@@ -166,6 +166,8 @@ def _convert(name: str, value: Any, annotation: Any) -> Any:
         if get_origin(kind) is tuple:
             entries = value if isinstance(value, (list, tuple)) else [value]
             return tuple(_convert(name, entry, get_args(kind)[0]) for entry in entries)
+        if get_origin(kind) is Literal:  # check_settings knows the choices
+            return value
         if kind is not bool and isinstance(value, bool):
             continue
         if kind is float and isinstance(value, (int, float)):
