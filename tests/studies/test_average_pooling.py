@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
-from lookalike_studies.average_pooling import study as average_pooling
 from lookalike_studies.average_pooling.claims import has_learnt, judge_claims
 from lookalike_studies.average_pooling.maths import (
     active_hulls,
@@ -25,6 +24,7 @@ from lookalike._util.progress import Display
 from lookalike._util.signals import Stopped, StopRequest
 from lookalike.cli import main
 from lookalike.geometry import covering_radius, greedy_k_centre
+from lookalike.training import in_memory
 
 
 def some(seed: int, *shape: int) -> torch.Tensor:
@@ -189,7 +189,7 @@ def test_it_ends_where_pictures_are_read(tmp_path: Path, monkeypatch: pytest.Mon
     def refuse(*_: object) -> None:
         raise AssertionError("it was asked to stop, and trains")
 
-    monkeypatch.setattr(average_pooling, "shifted", refuse)
+    monkeypatch.setattr(in_memory, "shifted", refuse)
     write_pictures(tmp_path / "data", 12)
     stop = StopRequest()
     stop.requested = 2

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 from lookalike_studies.framework.train_pictures import create_embedder
-from lookalike_studies.zero_shot_prediction import claims as findings
-from lookalike_studies.zero_shot_prediction.claims import BEFORE, DISTANCES, PERMUTED, PLAIN, ZERO_SHOT, Ridge, Run
+from lookalike_studies.zero_shot_prediction import prediction
+from lookalike_studies.zero_shot_prediction.claims import BEFORE, PERMUTED, PLAIN, ZERO_SHOT, judge_claim, judge_gains
+from lookalike_studies.zero_shot_prediction.prediction import DISTANCES, Accuracy, Ridge, Run
 from lookalike_studies.zero_shot_prediction.study import STUDY
 from numpy.typing import NDArray
 
@@ -20,7 +21,7 @@ RIDGE, RELATIVE = Ridge(0.05), Ridge(0.01, is_relative=True)
 
 
 def test_halves_are_all_equally_likely_and_of_half_the_classes() -> None:
-    halves = findings.random_halves(4, 6000)
+    halves = prediction.random_halves(4, 6000)
     assert (halves.sum(1) == 2).all()
     _, counts = np.unique(halves, axis=0, return_counts=True)
     assert len(counts) == 6
@@ -28,7 +29,7 @@ def test_halves_are_all_equally_likely_and_of_half_the_classes() -> None:
 
 
 def test_an_odd_number_fits_on_the_smaller_half() -> None:
-    assert (findings.random_halves(5, 20).sum(1) == 2).all()
+    assert (prediction.random_halves(5, 20).sum(1) == 2).all()
 
 
 @pytest.mark.parametrize("ridge", [RIDGE, Ridge(0.4, is_relative=True)])
@@ -36,8 +37,8 @@ def test_an_odd_number_fits_on_the_smaller_half() -> None:
 def test_accuracies_against_least_squares_in_a_loop(distance: str, ridge: Ridge) -> None:
     chance = np.random.default_rng(3)
     histograms, means = chance.dirichlet(np.ones(3), 6), chance.normal(size=(6, 4))
-    halves = findings.random_halves(6, 5)
-    found = findings.accuracies(histograms, means, halves, ridge)[distance]
+    halves = prediction.random_halves(6, 5)
+    found = prediction.accuracies(histograms, means, halves, ridge)[distance]
     for half, accuracy in zip(halves, found, strict=True):
         # Ridge is least squares with rows of sqrt(ridge) that are to give 0.
         size = ridge.size
@@ -64,8 +65,8 @@ def test_means_that_are_linear_in_histograms_are_all_predicted() -> None:
     chance = np.random.default_rng(0)
     histograms = chance.dirichlet(np.ones(3), 10)
     means = histograms @ chance.normal(size=(3, 8))
-    halves = findings.random_halves(10, 30)
-    for found in findings.accuracies(histograms, means, halves, Ridge(1e-9)).values():
+    halves = prediction.random_halves(10, 30)
+    for found in prediction.accuracies(histograms, means, halves, Ridge(1e-9)).values():
         assert found.min() == 1
 
 
@@ -73,7 +74,7 @@ def test_equal_histograms_say_nothing() -> None:
     means = np.random.default_rng(0).normal(size=(10, 8))
     same = np.full((10, 4), 0.25)
     for ridge in (RIDGE, RELATIVE):  # the spread is 0
-        for found in findings.accuracies(same, means, findings.random_halves(10, 30), ridge).values():
+        for found in prediction.accuracies(same, means, prediction.random_halves(10, 30), ridge).values():
             assert found == pytest.approx(0.2)
 
 
@@ -87,26 +88,26 @@ def telling() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 def test_flatter_histograms_that_say_the_same_are_worth_the_same() -> None:
     """As any fixed ridge would not have it."""
     histograms, means = telling()
-    halves = findings.random_halves(10, 200)
+    halves = prediction.random_halves(10, 200)
     flat = [1 / 8 + scale * (histograms - 1 / 8) for scale in (0.1, 0.01, 1e-3, 1e-4)]
     for distance in DISTANCES:
-        relative = [findings.accuracies(each, means, halves, RELATIVE)[distance].mean() for each in flat]
+        relative = [prediction.accuracies(each, means, halves, RELATIVE)[distance].mean() for each in flat]
         assert relative == pytest.approx([relative[-1]] * 4, abs=0.01)
         assert relative[-1] > 0.5
-        fixed = [findings.accuracies(each, means, halves, Ridge(1e-6))[distance].mean() for each in flat]
+        fixed = [prediction.accuracies(each, means, halves, Ridge(1e-6))[distance].mean() for each in flat]
         assert fixed[0] - fixed[-1] > 0.3
 
 
 def test_a_fit_that_fails_is_no_figure() -> None:
     same, means = np.full((10, 4), 0.25), np.ones((10, 8))
-    found = findings.accuracies(same, means, findings.random_halves(10, 3), Ridge(1e-20))
+    found = prediction.accuracies(same, means, prediction.random_halves(10, 3), Ridge(1e-20))
     assert all(np.isnan(each).all() for each in found.values())
 
 
 def test_permuted_histograms_are_chance() -> None:
     histograms, means = telling()
     run = Run(histograms, means, 0.0, 0.0, np.zeros((1, 1), dtype=np.float32), np.zeros((1, 1), dtype=np.int64))
-    for predicted in findings.score([run, run], 1000, RELATIVE).values():
+    for predicted in prediction.measure_accuracy([run, run], 1000, RELATIVE).values():
         assert len(predicted.right) == len(predicted.permuted) == 2
         assert predicted.right[0] > 50
         assert predicted.permuted[0] == pytest.approx(20, abs=3)
@@ -114,10 +115,10 @@ def test_permuted_histograms_are_chance() -> None:
 
 def test_an_order_is_whose_histogram_a_class_is_given() -> None:
     histograms, means = telling()
-    halves, orders = findings.random_halves(10, 4), findings.random_orders(10, 4, seed=3)
-    found = findings.accuracies(histograms, means, halves, RELATIVE, orders)
+    halves, orders = prediction.random_halves(10, 4), prediction.random_orders(10, 4, seed=3)
+    found = prediction.accuracies(histograms, means, halves, RELATIVE, orders)
     for i in range(4):
-        alone = findings.accuracies(histograms[orders[i]], means, halves[i : i + 1], RELATIVE)
+        alone = prediction.accuracies(histograms[orders[i]], means, halves[i : i + 1], RELATIVE)
         assert all(found[distance][i] == alone[distance] for distance in DISTANCES)
 
 
@@ -158,8 +159,8 @@ def test_all_seeds_start_from_one_network() -> None:
     ],
 )
 def test_verdict(l2: list[float], cosine: list[float], expected: str) -> None:
-    for names in permutations(findings.DISTANCES):
-        assert findings.verdict(dict(zip(names, (l2, cosine), strict=True))) == expected
+    for names in permutations(DISTANCES):
+        assert judge_gains(dict(zip(names, (l2, cosine), strict=True))).verdict == expected
 
 
 @pytest.mark.parametrize(("true", "wrong"), [(30.0, {"partly", "not reproduced"}), (5.0, {"not reproduced"})])
@@ -167,21 +168,21 @@ def test_what_is_there_is_seldom_denied(true: float, wrong: set[str]) -> None:
     chance = np.random.default_rng(0)
     for seeds in (2, 5):
         draws = true + 4 * chance.standard_normal((1000, seeds))  # both distances alike, as they nearly are
-        denied = [findings.verdict(dict.fromkeys(DISTANCES, each.tolist())) in wrong for each in draws]
+        denied = [judge_gains(dict.fromkeys(DISTANCES, each.tolist())).verdict in wrong for each in draws]
         assert sum(denied) <= 0.07 * 1000
 
 
 def test_the_claim_tells_the_controls_and_what_may_be_there() -> None:
-    def of(*right: float) -> dict[str, findings.Predicted]:
-        return {distance: findings.Predicted(list(right), [21.0] * len(right)) for distance in DISTANCES}
+    def of(*right: float) -> dict[str, Accuracy]:
+        return {distance: Accuracy(list(right), [21.0] * len(right)) for distance in DISTANCES}
 
-    said = findings.claim({BEFORE: of(55.0), PLAIN: of(50.0, 51.0), ZERO_SHOT: of(79.0, 79.0)}, RELATIVE, 20, None)
+    said = judge_claim({BEFORE: of(55.0), PLAIN: of(50.0, 51.0), ZERO_SHOT: of(79.0, 79.0)}, RELATIVE, 20, None)
     assert said.verdict == "not tested"
     assert said.here.startswith("fit with relative ridge 0.01: L2: 79.0 ± 0.0 % with, 50.5 ± 0.7 % without, +28.5")
     assert "55.0 % before training" in said.here
     assert "by chance 20 %, with histograms permuted 21.0 %; 2 seeds" in said.here
     assert said.here.endswith("; 30 points may be there")
-    noisy = findings.claim({BEFORE: of(55.0), PLAIN: of(50.0, 51.0), ZERO_SHOT: of(40.0, 79.0)}, RIDGE, 20, None)
+    noisy = judge_claim({BEFORE: of(55.0), PLAIN: of(50.0, 51.0), ZERO_SHOT: of(40.0, 79.0)}, RIDGE, 20, None)
     assert noisy.verdict == "not tested"
     assert "too coarse for L2, where 5 may be there" in noisy.here
 
@@ -231,7 +232,7 @@ def test_pretraining_ends_when_asked_and_leaves_nothing(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--set", "zero_shot=1"], "zero_shot must lie in (0, 1), got 1"),
+        (["--set", "zero_shot=1"], "zero_shot must be in (0, 1), got 1.0"),
         (["--set", "seeds=[]"], "seeds must name at least one"),
         (["--set", "relative_ridge=0"], "relative_ridge must be finite and above 0, got 0"),
         (["--set", "names=[a, b]"], "names must be of at least four classes"),

@@ -12,7 +12,7 @@ The thesis trains on CIFAR-10; this study on any class folders, or on drawn glyp
 Reference: section 4.3 and Figures 4.2 to 4.4 of Gürbüz's thesis.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,15 +26,14 @@ from torch.optim.lr_scheduler import OneCycleLR
 from lookalike import objectives
 from lookalike._util.settings import check_settings
 from lookalike.data.pictures import Pictures
-from lookalike.data.sampler import ClassBatches
 from lookalike.geometry import clip
-from lookalike.inference.preprocess import to_inputs
 from lookalike.models import create_backbone
 from lookalike.objectives import Loss
 from lookalike.report.seeds import check_seeds
 from lookalike.retrieval.metrics import retrieval_metrics
+from lookalike.training.in_memory import inference_batches, pixel_batches
 from lookalike.training.loop import fit
-from lookalike.training.pretrain import read_pixels, shifted
+from lookalike.training.pretrain import read_pixels
 from lookalike_studies.average_pooling import claims, plots
 from lookalike_studies.average_pooling.maths import cover_features, measure_network
 from lookalike_studies.framework.class_pictures import class_pictures
@@ -43,7 +42,6 @@ from lookalike_studies.framework.study import Study, StudyResult, setting
 
 SEARCH_SEED = 1000  # of the networks that choose the margin
 SHORTEST_CYCLE = 10  # steps of the learning rate schedule
-EVALUATION_BATCH = 100
 NOT_IN_TRAINING = ("seeds", "prototypes", "active", "programmes")  # settings that no network depends on
 DRAWN = "glyphs, drawn on the spot"
 CAPTIONS = {
@@ -106,11 +104,8 @@ class PlaneLearner(nn.Module):
     def embed(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Compute the local features of pictures (B, S, S, 3)."""
         self.eval()
-        features = []
-        for first in range(0, len(pixels), EVALUATION_BATCH):
-            inputs = to_inputs(pixels[first : first + EVALUATION_BATCH], self.backbone.spec)
-            features.append(self.features(inputs).numpy())
-        return np.concatenate(features)
+        batches = inference_batches(pixels, self.backbone.spec)
+        return np.concatenate([self.features(inputs).numpy() for inputs in batches])
 
 
 def run(settings: AveragePooling, context: Context) -> StudyResult:
@@ -206,16 +201,16 @@ def _features(
     schedule = OneCycleLR(optimizer, settings.rate, total_steps=max(steps, SHORTEST_CYCLE))
     training_pixels = read_pixels(training, learner.backbone.spec, context.display)
 
-    def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        rng = np.random.default_rng(seed)
-        size = len(training.classes) * settings.per_class
-        for batch in ClassBatches(training.labels, size, settings.per_class, seed=seed):
-            indices = np.array([drawn.index for drawn in batch])
-            inputs = to_inputs(shifted(training_pixels[indices], rng), learner.backbone.spec)
-            yield inputs, torch.from_numpy(training.labels[indices])
-
+    batches = pixel_batches(
+        training_pixels,
+        training.labels,
+        learner.backbone.spec,
+        classes=len(training.classes),
+        per_class=settings.per_class,
+        seed=seed,
+    )
     with context.display.bar(steps, f"training, margin {margin:g}, seed {seed}", " steps") as tick:
-        fit(learner, batches(), optimizer, steps=steps, seed=seed, lr_schedule=schedule, on_step=lambda *_: tick(1))
+        fit(learner, batches, optimizer, steps=steps, seed=seed, lr_schedule=schedule, on_step=lambda *_: tick(1))
     return {"features": learner.embed(pixels)}
 
 

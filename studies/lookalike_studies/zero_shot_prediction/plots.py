@@ -1,110 +1,99 @@
-"""Figures of the study of zero-shot prediction: class histograms, accuracies, prototypes coloured on pictures."""
-
-from __future__ import annotations
+"""The figures of the study ``zero-shot-prediction``: histograms, accuracies, and prototypes coloured on pictures."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from lookalike.report.seeds import deviation
 from lookalike.report.theme import INK, PAPER, figure, style, theme
 from lookalike_studies.zero_shot_prediction.claims import BEFORE, PERMUTED, PLAIN, ZERO_SHOT, Scores
+from lookalike_studies.zero_shot_prediction.prediction import DISTANCES, Run
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-# Okabe and Ito's eight; grey and two more for those who want more prototypes. Places carry numbers as well.
+# Okabe and Ito's eight, grey and two more; positions carry numbers as well.
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#999999", "#8C6BB1", "#A6761D")
 FAINTEST = 0.12
 CHANCE = "by chance"
+CENTRED: Any = {"ha": "center", "va": "center"}
 
 
-class Coloured(NamedTuple):
-    name: str
-    weights: NDArray[np.float32]  # (n, N)
-    nearest: NDArray[np.int64]  # (n, N)
-
-
-def draw_histograms(histograms: Mapping[str, NDArray[np.float64]], classes: Sequence[str]) -> Figure:
-    """Of each network (classes, m), rows sum to 1."""
-    count = next(iter(histograms.values())).shape[1]
+def draw_histograms(runs: Mapping[str, Run], classes: Sequence[str]) -> Figure:
+    """Draw the mean histogram of every class, a panel for each network."""
+    percent = 100 * np.stack([run.histograms for run in runs.values()])  # (networks, classes, m)
+    lowest, highest = percent.min(), percent.max()
+    count = percent.shape[2]
     with theme():
-        drawn, panels = figure(
-            2.8 + 1.1 * count * 0.55 * len(histograms), 1.3 + 0.36 * len(classes), 1, len(histograms)
-        )
-        lowest, highest = (float(pick([pick(each) for each in histograms.values()])) for pick in (np.min, np.max))
-        for panel, (name, own) in zip(panels, histograms.items(), strict=True):
-            image = panel.imshow(100 * own, cmap="Greys", vmin=100 * lowest, vmax=100 * highest, aspect="auto")
-            for (row, column), share in np.ndenumerate(own):
+        drawn, panels = figure(2.8 + 0.6 * count * len(runs), 1.3 + 0.36 * len(classes), 1, len(runs))
+        for panel, name, histograms in zip(panels, runs, percent, strict=True):
+            image = panel.imshow(histograms, cmap="Greys", vmin=lowest, vmax=highest, aspect="auto")
+            for (row, column), share in np.ndenumerate(histograms):
                 colour = "white" if share > (lowest + highest) / 2 else INK
-                panel.text(column, row, f"{100 * share:.1f}", ha="center", va="center", fontsize=9, color=colour)
-            panel.set(xticks=range(count), xticklabels=range(1, count + 1), xlabel="prototype", title=name)
-            panel.set_yticks(range(len(classes)), classes if panel is panels[0] else [])
+                panel.text(column, row, f"{share:.1f}", fontsize=9, color=colour, **CENTRED)
+            panel.set(xticks=range(count), xticklabels=range(1, count + 1), xlabel="prototype", title=name, yticks=[])
             panel.grid(visible=False)
+        panels[0].set_yticks(range(len(classes)), classes)
         drawn.colorbar(image, ax=panels, label="share of a class's weight, %")
     return drawn
 
 
 def draw_accuracies(scores: Scores, chance: float) -> Figure:
-    """Bars by ridge, distance and network; on each what it is with permuted histograms."""
-    own = style("gsp + zero-shot")
-    looks: dict[str, dict[str, Any]] = {
+    """Draw bars by ridge, distance and network, with the accuracy of permuted histograms marked on each."""
+    zero_shot = style("gsp + zero-shot")
+    looks: dict[str, Any] = {
         BEFORE: {"color": PAPER, "hatch": "..."},
         PLAIN: {"color": style("gsp").colour, "alpha": 0.55},
-        ZERO_SHOT: {"color": own.colour, "hatch": own.hatch},
+        ZERO_SHOT: {"color": zero_shot.colour, "hatch": zero_shot.hatch},
     }
     width = 0.8 / len(looks)
+    box = {"boxstyle": "round,pad=0.2", "fc": PAPER, "ec": "none"}
     with theme():
         drawn, panels = figure(11, 4.8, 1, len(scores))
-        for panel, (ridge, by) in zip(panels, scores.items(), strict=True):
-            distances = list(by[PLAIN])
-            for i, (name, bar) in enumerate(looks.items()):
-                places = np.arange(len(distances)) + (i - (len(looks) - 1) / 2) * width
-                right = [np.array(by[name][distance].right) for distance in distances]
-                heights = [float(each.mean()) for each in right]
-                spread = [each.std(ddof=1) for each in right] if len(right[0]) > 1 else None
-                panel.bar(places, heights, 0.92 * width, yerr=spread, edgecolor=INK, capsize=4, label=name, **bar)
-                permuted = [float(np.mean(by[name][distance].permuted)) for distance in distances]
-                panel.plot(places, permuted, "D", color=PAPER, markeredgecolor=INK, zorder=3, label=PERMUTED)
-                for place, height in zip(places, heights, strict=True):
-                    box = {"boxstyle": "round,pad=0.2", "fc": PAPER, "ec": "none"}
-                    panel.annotate(f"{height:.0f}", (place, 3), ha="center", bbox=box)
+        for panel, (ridge, by_network) in zip(panels, scores.items(), strict=True):
+            for i, (name, look) in enumerate(looks.items()):
+                for j, distance in enumerate(DISTANCES):
+                    accuracy, x = by_network[name][distance], j + (i - (len(looks) - 1) / 2) * width
+                    height, spread = float(np.mean(accuracy.right)), deviation(accuracy.right)
+                    panel.bar(x, height, 0.92 * width, yerr=spread, edgecolor=INK, capsize=4, label=name, **look)
+                    marker: Any = {"color": PAPER, "markeredgecolor": INK, "zorder": 3, "label": PERMUTED}
+                    panel.plot(x, np.mean(accuracy.permuted), "D", **marker)
+                    panel.annotate(f"{height:.0f}", (x, 3), ha="center", bbox=box)
             panel.axhline(chance, color=INK, linestyle="--", linewidth=1, label=CHANCE)
-            panel.set_xticks(range(len(distances)), [f"nearest by {distance}" for distance in distances])
+            panel.set_xticks(range(len(DISTANCES)), [f"nearest by {distance}" for distance in DISTANCES])
             panel.set(ylim=(0, 100), yticks=range(0, 101, 20), title=f"fit with {ridge}")
         panels[0].set_ylabel("class means predicted rightly, %")
         handles, labels = panels[0].get_legend_handles_labels()
-        of = dict(zip(labels, handles, strict=True))
-        told = [*looks, PERMUTED, CHANCE]
-        drawn.legend([of[name] for name in told], told, loc="outside lower center", ncols=len(told))
+        by_label = dict(zip(labels, handles, strict=True))
+        order = [*looks, PERMUTED, CHANCE]
+        drawn.legend([by_label[label] for label in order], order, loc="outside lower center", ncols=len(order))
     return drawn
 
 
-def draw_prototypes(pixels: NDArray[np.uint8], names: Sequence[str], coloured: Sequence[Coloured]) -> Figure:
-    """A column for each picture: the picture, then each network's prototypes over it."""
-    from matplotlib.colors import to_rgb
-
+def draw_prototypes(pixels: NDArray[np.uint8], names: Sequence[str], runs: Mapping[str, Run]) -> Figure:
+    """Draw a column for each picture: the picture, then the nearest prototypes of each network over it."""
     colours = np.array([to_rgb(colour) for colour in COLOURS])
-    rows = 1 + len(coloured)
+    count = len(pixels)
     with theme():
-        drawn, panels = figure(0.6 + 1.4 * len(pixels), 0.4 + 1.5 * rows, rows, len(pixels))
-        for column, (picture, name) in enumerate(zip(pixels, names, strict=True)):
-            panels[column].imshow(picture)
-            panels[column].set_title(name, fontsize=9)
-            for row, (_, weights, nearest) in enumerate(coloured, 1):
-                side = round(weights.shape[1] ** 0.5)
-                panel = panels[row * len(pixels) + column]
-                strength = np.maximum(weights[column] / weights[column].max(), FAINTEST)[:, None]
-                shown = strength * colours[nearest[column] % len(colours)] + (1 - strength)
+        drawn, panels = figure(0.6 + 1.4 * count, 1.9 + 1.5 * len(runs), 1 + len(runs), count)
+        for column in range(count):
+            panels[column].imshow(pixels[column])
+            panels[column].set_title(names[column], fontsize=9)
+            for row, run in enumerate(runs.values(), 1):
+                weights, nearest = run.weights[column], run.nearest[column]
+                side = round(len(weights) ** 0.5)
+                panel = panels[row * count + column]
+                strength = np.maximum(weights / weights.max(), FAINTEST)[:, None]
+                shown = strength * colours[nearest % len(colours)] + (1 - strength)
                 panel.imshow(shown.reshape(side, side, 3))
-                for place in np.flatnonzero(weights[column] >= weights[column].mean()).tolist():
-                    down, right = divmod(place, side)
-                    number = panel.text(right, down, nearest[column, place] + 1, ha="center", va="center", fontsize=5.5)
-                    number.set_in_layout(False)  # it lies inside, and hundreds of them take seconds to lay out
+                for position in np.flatnonzero(weights >= weights.mean()).tolist():
+                    y, x = divmod(position, side)
+                    number = panel.text(x, y, nearest[position] + 1, fontsize=5.5, **CENTRED)
+                    number.set_in_layout(False)  # hundreds of texts inside the panel make the layout slow
         for panel in panels:
             panel.set(xticks=[], yticks=[])
             panel.grid(visible=False)
-        for row, label in enumerate(["picture", *(each.name.replace(" ", "\n", 1) for each in coloured)]):
-            panels[row * len(pixels)].set_ylabel(label, fontsize=9)
+        for row, label in enumerate(["picture", *runs]):
+            panels[row * count].set_ylabel(label.replace(" ", "\n", 1), fontsize=9)
     return drawn

@@ -1,102 +1,89 @@
-"""Zero-shot prediction: what the histogram over prototypes says about classes that the predictor was not fitted to.
+"""Zero-shot prediction: histograms over prototypes predict class means that the predictor was not fitted to.
 
-A ResNet-20 with generalized sum pooling and few prototypes learns ten classes, with and without the zero-shot loss. On
-other pictures of them every class c has a mean attribute histogram z_c (m) and a mean embedding e_c (D). The classes
-are divided into halves at random; a ridge regression from z to e, (P3), is fitted on one half,
+A ResNet-20 with generalized sum pooling and few prototypes learns ten classes, with and without the zero-shot loss. A
+predictor from mean histograms to mean embeddings is fitted on five of the classes and predicts the other five
+(``prediction.py``): 20 % are right by chance. The network has seen all ten classes; only the fit is zero-shot.
 
-    A = argmin_A sum_c ||z_c A - e_c||^2 + ridge ||A||^2,
-
-and predicts the means of the other half. Right is a prediction whose nearest mean among that half is its own class's,
-by L2 and by cosine: 20 % by chance with five. The network has seen all ten classes: zero-shot is the fit alone.
-
-All seeds start from one pretrained network: the spread over them does not cover what another pretraining would change.
-It is measured too, as it was before any of this training.
+All seeds start from one pretrained network, so the spread over seeds does not cover another pretraining. The network is
+also measured before this training.
 
 Reference: section 5.3.3 and Figure 5.6 of Gürbüz's thesis.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from lookalike import objectives
-from lookalike._util.checks import check_count, check_range
+from lookalike._util.settings import check_settings
 from lookalike.data.pictures import Pictures
 from lookalike.models import Embedder, create_backbone
-from lookalike.report.seeds import check_seeds, count_in_words
+from lookalike.report.seeds import check_seeds
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.pretrain import pretrain, read_pixels
 from lookalike_studies.framework.class_pictures import class_pictures
 from lookalike_studies.framework.context import Context
 from lookalike_studies.framework.study import Study, StudyResult, setting
 from lookalike_studies.framework.train_pictures import Plan, create_embedder, inspect_pooling, train_pictures
-from lookalike_studies.zero_shot_prediction.claims import (
-    BEFORE,
-    PLAIN,
-    ZERO_SHOT,
-    Predicted,
-    Ridge,
-    Run,
-    claim,
-    of_runs,
-    score,
-    table,
-)
-from lookalike_studies.zero_shot_prediction.plots import Coloured, draw_accuracies, draw_histograms, draw_prototypes
+from lookalike_studies.zero_shot_prediction import claims, plots
+from lookalike_studies.zero_shot_prediction.claims import BEFORE, PLAIN, ZERO_SHOT
+from lookalike_studies.zero_shot_prediction.prediction import Accuracy, Ridge, Run, measure_accuracy
 
 BACKBONE = "resnet20"
-AFTERWARDS = ("seeds", "splits", "relative_ridge")  # settings that no network depends on
+CAPTIONS = {
+    "histograms": "Mean attribute histogram of each class, in percent of the weight: the share of each prototype; "
+    "first seed.",
+    "accuracy": "Class means that were predicted rightly, over random halves of the classes: mean, and standard "
+    "deviation over seeds. Two controls: the network that all runs start from, and each network with its histograms "
+    "permuted over the classes. The relative ridge is in proportion to the spread of the fitted histograms.",
+    "prototypes": "The nearest prototype of every position; the fainter, the smaller its pooling weight, and numbered "
+    "if that is above the mean. First seed.",
+}
+NOT_IN_TRAINING = ("seeds", "splits", "relative_ridge")  # settings that no network depends on
 
 
 @dataclass(frozen=True)
 class ZeroShotPrediction:
-    classes: int = setting("how many, the first of the data unless named")
-    names: tuple[str, ...] = setting("of the classes, instead of the first ones")
-    dim: int = setting("of the embedding")
+    """Settings of the study."""
+
+    classes: int = setting("number of classes, the first of the data unless named", least=4)
+    names: tuple[str, ...] = setting("classes, instead of the first ones")
+    dim: int = setting("size of the embedding", least=1)
     loss: str = setting("beside the zero-shot loss")
-    preset: str = setting("whose settings the loss has")
-    prototypes: int = setting("m of GSP")
-    keep: float = setting("mu of GSP")
-    sharpness: float = setting("epsilon of GSP")
-    zero_shot: float = setting("lambda, the share of the zero-shot loss")
-    ridge: float = setting("of the zero-shot loss, and of the fit that is measured")
-    relative_ridge: float = setting("of a second fit, as a share of the spread of the fitted histograms")
-    rate: float = setting("of Adam")
-    proxy_rate: float = setting("of proxies and label embeddings")
-    per_class: int = setting("pictures of each class in a batch of all classes")
-    splits: int = setting("of the classes into halves", budget=True)
-    pictures: int = setting("of each class that are measured, none of them seen in training", budget=True)
-    training_pictures: int = setting("of each class at most", budget=True)
-    pretraining_steps: int = setting("of 64 pictures, to classify the same pictures", budget=True)
-    steps: int = setting("of every run", budget=True)
+    preset: str = setting("data set whose settings the loss has")
+    prototypes: int = setting("m of GSP", least=1)
+    keep: float = setting("mu of GSP", above=0, up_to=1)
+    sharpness: float = setting("epsilon of GSP", above=0)
+    zero_shot: float = setting("lambda, the share of the zero-shot loss", above=0, below=1)
+    ridge: float = setting("of the zero-shot loss, and of the measured fit", above=0)
+    relative_ridge: float = setting("of a second fit, relative to the spread of the fitted histograms", above=0)
+    rate: float = setting("learning rate of Adam", above=0)
+    proxy_rate: float = setting("learning rate of proxies and label embeddings", above=0)
+    per_class: int = setting("pictures of each class in a batch of all classes", least=2)
+    splits: int = setting("of the classes into halves", budget=True, least=1)
+    pictures: int = setting("measured pictures of each class, not used in training", budget=True, least=2)
+    training_pictures: int = setting("of each class at most", budget=True, least=2)
+    pretraining_steps: int = setting("of 64 pictures, to classify the same pictures", budget=True, least=1)
+    steps: int = setting("of every run", budget=True, least=1)
     seeds: tuple[int, ...] = setting("of every run", budget=True)
-    shown: int = setting("pictures of each class on which prototypes are coloured", budget=True)
+    shown: int = setting("pictures of each class on which prototypes are coloured", budget=True, least=1)
 
     def __post_init__(self) -> None:
-        check_count("classes", self.classes, least=4)
+        check_settings(self)
+        check_seeds(self.seeds)
         if self.names and len(self.names) < 4:
             raise ValueError(f"names must be of at least four classes, two in each half, got {', '.join(self.names)}")
-        for name in ("dim", "prototypes", "splits", "pretraining_steps", "steps", "shown"):
-            check_count(name, getattr(self, name))
-        for name in ("per_class", "pictures", "training_pictures"):
-            check_count(name, getattr(self, name), least=2)
-        check_range("keep", self.keep, 0, 1)
-        for name in ("sharpness", "ridge", "relative_ridge", "rate", "proxy_rate"):
-            check_range(name, getattr(self, name), 0, None)
-        if not 0 < self.zero_shot < 1:
-            raise ValueError(f"zero_shot must lie in (0, 1), got {self.zero_shot}")
-        check_seeds(self.seeds)
-        objectives.create(self.loss, 2, self.dim, preset=self.preset)  # says what is wrong with them
+        objectives.create(self.loss, 2, self.dim, preset=self.preset)  # checks their names
 
     def plan(self, zero_shot: float, seed: int, classes: int) -> Plan:
-        gsp = {"num_prototypes": self.prototypes, "keep": self.keep, "sharpness": self.sharpness}
+        """Plan the training of one network."""
         return Plan(
             "gsp",
-            gsp,
+            {"num_prototypes": self.prototypes, "keep": self.keep, "sharpness": self.sharpness},
             BACKBONE,
             self.dim,
             self.loss,
@@ -112,9 +99,36 @@ class ZeroShotPrediction:
         )
 
 
+class Measured:
+    """The measured pictures; the first ``shown`` of each class are drawn."""
+
+    def __init__(self, pictures: Pictures, pixels: NDArray[np.uint8], shown: int) -> None:
+        self.pixels, self.labels, self.classes = pixels, pictures.labels, pictures.classes
+        of_classes = [np.flatnonzero(self.labels == label) for label in range(len(self.classes))]
+        self.of_classes = of_classes
+        self.shown = np.concatenate([indices[:shown] for indices in of_classes])
+
+    def measure(self, embedder: Embedder, loss: float) -> dict[str, Any]:
+        """Measure the fields of a ``Run``."""
+        pooling = inspect_pooling(embedder, self.pixels)
+        return {
+            "histograms": np.stack([pooling.attributes[of].mean(0, dtype=np.float64) for of in self.of_classes]),
+            "means": np.stack([pooling.vectors[of].mean(0, dtype=np.float64) for of in self.of_classes]),
+            "map_at_r": retrieval_metrics(pooling.vectors, self.labels)["MAP@R"],
+            "loss": loss,
+            "weights": pooling.weights[self.shown],
+            "nearest": pooling.nearest[self.shown],
+        }
+
+
 def run(settings: ZeroShotPrediction, context: Context) -> StudyResult:
-    source = context.data or _drawn(settings)
-    known, shown = class_pictures(
+    """Pretrain, train with and without the zero-shot loss, predict class means and judge."""
+    per_class = settings.pictures + settings.training_pictures
+    count = len(settings.names) or settings.classes
+    source = context.data
+    if source is None:
+        source = f"glyphs(cells=1, size=32, train_classes={count}, test_classes=0, per_class={per_class})"
+    training, others = class_pictures(
         source,
         classes=settings.classes,
         names=settings.names,
@@ -122,141 +136,80 @@ def run(settings: ZeroShotPrediction, context: Context) -> StudyResult:
         training_pictures=settings.training_pictures,
         fewest=settings.per_class,
     )
-    weights, accuracy = _backbone(known, shown, settings, context)
+    count = len(training.classes)
+    context.display.say(f"ResNet-20 learns to classify {count} classes, unless the cache has it")
+    steps = settings.pretraining_steps
+    backbone = pretrain(training, BACKBONE, steps=steps, test=others, display=context.display)
     spec = create_backbone(BACKBONE, weights="none").spec
-    pixels = read_pixels(known, spec, context.display), read_pixels(shown, spec, context.display)
-    trained = {
-        name: [_run(name, share, seed, weights, (known, shown), pixels, settings, context) for seed in settings.seeds]
-        for name, share in ((PLAIN, 0.0), (ZERO_SHOT, settings.zero_shot))
-    }
-    runs = {BEFORE: [_begin(weights, shown, pixels, settings, context)], **trained}
-    scores: dict[Ridge, dict[str, dict[str, Predicted]]] = {}
+    pixels = read_pixels(training, spec, context.display)
+    measured = Measured(others, read_pixels(others, spec, context.display), settings.shown)
+
+    def before_training() -> dict[str, Any]:
+        embedder = create_embedder(settings.plan(0.0, 0, count), backbone.weights, pixels)
+        return measured.measure(embedder, float("nan"))
+
+    cached = context.cached(BEFORE, before_training, ignore=(*NOT_IN_TRAINING, "steps"))
+    runs = {BEFORE: [Run(**cached)], PLAIN: [], ZERO_SHOT: []}
+    for name, share in ((PLAIN, 0.0), (ZERO_SHOT, settings.zero_shot)):
+        for seed in settings.seeds:
+            plan = settings.plan(share, seed, count)
+            runs[name].append(_train(name, plan, backbone.weights, pixels, training.labels, measured, context))
+    scores: dict[Ridge, dict[str, dict[str, Accuracy]]] = {}
     with context.display.bar(2 * len(runs), "predicting class means", " fits") as tick:
         for ridge in (Ridge(settings.ridge), Ridge(settings.relative_ridge, is_relative=True)):
             scores[ridge] = {}
-            for name, own in runs.items():
-                scores[ridge][name] = score(own, settings.splits, ridge)
+            for name, of_seeds in runs.items():
+                scores[ridge][name] = measure_accuracy(of_seeds, settings.splits, ridge)
                 tick(1)
-    first = _first_of_each(shown, settings.shown)
-    coloured = [Coloured(name, own[0].weights, own[0].nearest) for name, own in trained.items()]
-    chance = 100 / (len(shown.classes) - len(shown.classes) // 2)
+    first = {name: runs[name][0] for name in (PLAIN, ZERO_SHOT)}
+    chance = 100 / (count - count // 2)
+    names = [measured.classes[label] for label in measured.labels[measured.shown]]
+    figures = {
+        "histograms": plots.draw_histograms(first, measured.classes),
+        "accuracy": plots.draw_accuracies(scores, chance),
+        "prototypes": plots.draw_prototypes(measured.pixels[measured.shown], names, first),
+    }
     return StudyResult(
-        claims=[claim(by, ridge, chance, context.data) for ridge, by in scores.items()],
-        figures={
-            "histograms": (
-                draw_histograms({name: own[0].histograms for name, own in trained.items()}, shown.classes),
-                "Mean attribute histogram of each class, in percent of the weight: the share of each prototype; first "
-                "seed.",
-            ),
-            "accuracy": (
-                draw_accuracies(scores, chance),
-                f"Class means that were predicted rightly, over {settings.splits} random halves: mean, and standard "
-                f"deviation over {count_in_words(len(settings.seeds))}. Two controls: the network that all runs start "
-                "from, and each network with its histograms permuted over the classes. The relative ridge is in "
-                "proportion to the spread of the fitted histograms.",
-            ),
-            "prototypes": (
-                draw_prototypes(pixels[1][first], [shown.classes[i] for i in shown.labels[first]], coloured),
-                "The nearest prototype of every place; the fainter, the smaller its pooling weight, and numbered where "
-                "that is above the mean. First seed.",
-            ),
-        },
-        tables={"zero-shot-prediction": table(scores, runs)},
+        claims=[claims.judge_claim(by_network, ridge, chance, context.data) for ridge, by_network in scores.items()],
+        figures={name: (figure, CAPTIONS[name]) for name, figure in figures.items()},
+        tables={"zero-shot-prediction": claims.scores_table(scores, runs)},
         numbers={
             "data": source,
-            "classes": list(shown.classes),
-            "accuracy of the backbone": accuracy,
-            "runs": of_runs(scores, runs, settings.seeds),
+            "classes": list(measured.classes),
+            "accuracy of the backbone": backbone.accuracy,
+            "runs": claims.collect_numbers(scores, runs, settings.seeds),
         },
         notes=[
-            f"Classes: {', '.join(shown.classes)}. {len(known)} pictures to learn from, {len(shown)} others measured. "
-            "The network has learnt all of these classes, as the authors' has; zero-shot is the linear predictor.",
-            f"The backbone classified the pictures first ({100 * accuracy:.1f} % of the others right). It is the same "
-            "for all seeds: what another pretraining would change is not in the spread.",
+            f"Classes: {', '.join(measured.classes)}. {len(training)} pictures for training, {len(others)} others "
+            "measured. As in the thesis, the network has learnt all of these classes; the linear predictor has not.",
+            f"The backbone classified the pictures first ({100 * (backbone.accuracy or 0):.1f} % of the others right). "
+            "It is the same for all seeds, so the spread does not cover another pretraining.",
         ],
     )
 
 
-def _drawn(settings: ZeroShotPrediction) -> str:
-    per_class = settings.pictures + settings.training_pictures
-    classes = len(settings.names) or settings.classes
-    return f"glyphs(cells=1, size=32, train_classes={classes}, test_classes=0, per_class={per_class})"
-
-
-def _first_of_each(pictures: Pictures, count: int) -> NDArray[np.int64]:
-    return np.concatenate([np.flatnonzero(pictures.labels == i)[:count] for i in range(len(pictures.classes))])
-
-
-def _backbone(
-    known: Pictures, shown: Pictures, settings: ZeroShotPrediction, context: Context
-) -> tuple[dict[str, Tensor], float]:
-    def compute() -> dict[str, Any]:
-        context.display.say(f"ResNet-20 learns to classify {len(known.classes)} classes")
-        found = pretrain(known, BACKBONE, steps=settings.pretraining_steps, test=shown, display=context.display)
-        return {"accuracy": found.accuracy, **{f"w {name}": tensor.numpy() for name, tensor in found.weights.items()}}
-
-    kept = context.cached("backbone", compute, ignore=(*AFTERWARDS, "steps", "shown"))
-    accuracy = float(kept.pop("accuracy"))
-    return {name.removeprefix("w "): torch.from_numpy(array) for name, array in kept.items()}, accuracy
-
-
-def _run(
+def _train(
     name: str,
-    share: float,
-    seed: int,
-    weights: dict[str, Tensor],
-    pictures: tuple[Pictures, Pictures],
-    pixels: tuple[NDArray[np.uint8], NDArray[np.uint8]],
-    settings: ZeroShotPrediction,
+    plan: Plan,
+    weights: Mapping[str, Tensor],
+    pixels: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    measured: Measured,
     context: Context,
 ) -> Run:
-    known, shown = pictures
+    """Train and measure a network, or read it from the cache."""
 
     def compute() -> dict[str, Any]:
-        with context.display.bar(settings.steps, f"{name}, seed {seed}", " steps") as tick:
-            plan = settings.plan(share, seed, len(known.classes))
-            learnt = train_pictures(plan, weights, pixels[0], known.labels, tick=tick)
-        return _measured(learnt.embedder, learnt.losses[-1], shown, pixels[1], settings)
+        with context.display.bar(plan.epoch, f"{name}, seed {plan.seed}", " steps") as tick:
+            trained = train_pictures(plan, weights, pixels, labels, tick=tick)
+        return measured.measure(trained.embedder, trained.losses[-1])
 
-    return Run(**context.cached(f"{name} {seed}", compute, ignore=AFTERWARDS))
-
-
-def _begin(
-    weights: dict[str, Tensor],
-    shown: Pictures,
-    pixels: tuple[NDArray[np.uint8], NDArray[np.uint8]],
-    settings: ZeroShotPrediction,
-    context: Context,
-) -> Run:
-    """What all runs start from, whatever their seed: projection and prototypes come from the pictures."""
-
-    def compute() -> dict[str, Any]:
-        embedder = create_embedder(settings.plan(0.0, 0, len(shown.classes)), weights, pixels[0])
-        return _measured(embedder, float("nan"), shown, pixels[1], settings)
-
-    return Run(**context.cached(BEFORE, compute, ignore=(*AFTERWARDS, "steps")))
-
-
-def _measured(
-    embedder: Embedder, loss: float, shown: Pictures, pixels: NDArray[np.uint8], settings: ZeroShotPrediction
-) -> dict[str, Any]:
-    """What a ``Run`` is made of."""
-    seen = inspect_pooling(embedder, pixels)
-    of_class = [shown.labels == label for label in range(len(shown.classes))]
-    first = _first_of_each(shown, settings.shown)
-    return {
-        "histograms": np.stack([seen.attributes[own].mean(0, dtype=np.float64) for own in of_class]),
-        "means": np.stack([seen.vectors[own].mean(0, dtype=np.float64) for own in of_class]),
-        "map_at_r": retrieval_metrics(seen.vectors, shown.labels)["MAP@R"],
-        "loss": loss,
-        "weights": seen.weights[first],
-        "nearest": seen.nearest[first],
-    }
+    return Run(**context.cached(f"{name} {plan.seed}", compute, ignore=NOT_IN_TRAINING))
 
 
 STUDY = Study(
     name="zero-shot-prediction",
-    title="Zero-shot prediction: what histograms over prototypes say about classes nobody fitted them to",
+    title="Zero-shot prediction: histograms over prototypes predict the means of classes outside the fit",
     about="A ResNet-20 with generalized sum pooling and eight prototypes learns ten classes, with and without the "
     "zero-shot loss. A linear predictor from a class's histogram over prototypes to its mean embedding is fitted on "
     "five of the classes and predicts the other five. Controls: the same before training, and with permuted "
