@@ -83,7 +83,7 @@ def test_choices_name_the_nearest() -> None:
 
 
 def test_pca_needs_a_projection() -> None:
-    with pytest.raises(ValueError, match="there is no projection to start from principal directions"):
+    with pytest.raises(ValueError, match="start pca needs a projection"):
         Settings(start="pca", dim=None)
     Settings(start="pca")
     Settings(dim=None)

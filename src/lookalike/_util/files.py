@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whatever happens in between."""
+"""Atomic files: a file is complete or absent, even after a crash."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,10 @@ from tempfile import TemporaryFile
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` to write to; it takes the place of ``path`` when all went well.
+    """Yield a temporary path in the same folder, which replaces ``path`` if the ``with`` block succeeds.
+
+    Args:
+        path: File to write; its folder is created.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -31,37 +34,51 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def require_writable(path: Path) -> None:
-    """One clear error before work starts, where ``path`` could not be written in the end."""
-    there = path
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if there != path and not there.is_dir():
-        raise ValueError(f"{path} cannot be written: {there} is not a folder")
-    if not os.access(there, os.W_OK):
-        raise ValueError(f"{path} cannot be written: no permission in {there}")
-    if there.is_dir():
-        try:  # who may do everything still cannot write everywhere
-            with TemporaryFile(dir=there):
+    """Check before long work that ``path`` can be written.
+
+    Args:
+        path: File or folder, which need not exist.
+
+    Raises:
+        ValueError: If it cannot be written.
+    """
+    existing = path
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if existing != path and not existing.is_dir():
+        raise ValueError(f"{path} cannot be written: {existing} is not a folder")
+    if not os.access(existing, os.W_OK):
+        raise ValueError(f"{path} cannot be written: no permission in {existing}")
+    if existing.is_dir():
+        try:  # os.access says yes to root also on a read-only disk
+            with TemporaryFile(dir=existing):
                 pass
         except OSError as error:
-            raise ValueError(f"{path} cannot be written: {error.strerror} in {there}") from error
+            raise ValueError(f"{path} cannot be written: {error.strerror} in {existing}") from error
 
 
 def require_own_folder(path: Path, what: str, traces: Sequence[str]) -> None:
-    """Likewise, for a folder that a command fills: a new one, an empty one, or one that it has filled before.
+    """Check that a command may write into a folder: it is new, empty, or has results of the same command.
 
-    what: the command leaves behind, in a word.  traces: names of which one is there once it has begun.
+    Args:
+        path: The folder of ``--out``.
+        what: Kind of result, for the message.
+        traces: File names of such a result; one of them must exist in a folder that is not empty.
+
+    Raises:
+        ValueError: If the folder cannot be used.
     """
     if path.exists() and not path.is_dir():
         raise ValueError(f"--out must be a folder, got the file {path}")
     require_writable(path)
-    if path.exists() and any(path.iterdir()) and not any((path / trace).exists() for trace in traces):
+    is_used = path.exists() and any(path.iterdir())
+    if is_used and not any((path / trace).exists() for trace in traces):
         raise ValueError(f"{path} exists and is no {what}: choose another --out")
 
 
 def flush(path: Path) -> None:
-    """To the disk itself, so that it outlives a power cut; a new name does only once its folder is there, too."""
-    with suppress(PermissionError):  # Windows opens no folders
+    """Flush a file or folder to disk, so that it survives a power cut. A new file also needs its folder flushed."""
+    with suppress(PermissionError):  # Windows cannot open folders
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -70,5 +87,6 @@ def flush(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically, in UTF-8."""
     with replacing(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")

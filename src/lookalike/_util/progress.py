@@ -1,6 +1,6 @@
-"""What a person sees of a run: lines and bars on stderr, from one process only.
+"""Progress on stderr: lines and bars, from one process only.
 
-Where stderr is no terminal, a log for instance, a bar is a line now and then.
+If stderr is not a terminal, a bar becomes an occasional line.
 """
 
 import sys
@@ -13,13 +13,23 @@ from tqdm import tqdm
 
 from lookalike._util.signals import StopRequest
 
-FIRST_LINE, MOST_APART = 30.0, 600.0  # seconds: when a log hears of work going on, and how long it is left in silence
+FIRST_LINE, LONGEST_GAP = 30.0, 600.0  # seconds: delay before the first progress line; longest gap between lines
 Tick = Callable[[int], Any]
 
 
 @contextmanager
 def progress(total: int, what: str, unit: str = " pictures", quiet: bool = False) -> Iterator[Tick]:
-    """Work going on: a bar on a terminal, lines elsewhere, the first after a while, then ever less often."""
+    """Show progress: a bar on a terminal, else lines at growing intervals.
+
+    Args:
+        total: Number of units of work.
+        what: Name of the work.
+        unit: Name of a unit, with a space in front.
+        quiet: Show nothing.
+
+    Yields:
+        A function to call with the number of units that were done.
+    """
     if sys.stderr.isatty() or quiet:
         with tqdm(total=total, desc=what, unit=unit, leave=False, disable=quiet) as bar:
             yield bar.update
@@ -33,7 +43,7 @@ def progress(total: int, what: str, unit: str = " pictures", quiet: bool = False
         now = time.monotonic()
         if now < due or not 0 < done < total:
             return
-        pause = min(2 * pause, MOST_APART)
+        pause = min(2 * pause, LONGEST_GAP)
         due = now + pause
         left = (now - begun) * (total - done) / done
         print(f"{what}: {done:,} of {total:,}{unit}, about {for_people(left)} left", file=sys.stderr, flush=True)
@@ -42,7 +52,8 @@ def progress(total: int, what: str, unit: str = " pictures", quiet: bool = False
 
 
 def for_people(seconds: float) -> str:
-    """
+    """Format a duration in its natural unit.
+
     >>> for_people(42), for_people(600), for_people(9000), for_people(400000)
     ('42 s', '10 min', '2.5 h', '4.6 days')
     """
@@ -53,11 +64,13 @@ def for_people(seconds: float) -> str:
 
 
 class Display:
-    """``say`` a line; ``bar`` shows work going on, and lets it be stopped.
+    """Prints lines and bars for one command.
 
-    quiet: say nothing, as all processes but one do.  stop: asked after every piece of work under a bar, unless there
-    are other processes, which would wait for this one.  opening: lines to be said once work begins, so that an error
-    before that stands alone.
+    Args:
+        stop: Request to stop; checked after every unit of work under a bar.
+        quiet: Print nothing, as in all processes but one.
+        alone: False if there are other processes, which would wait for this one; then bars do not stop.
+        opening: Lines to print once work begins, so that an early error stands alone.
     """
 
     def __init__(self, stop: StopRequest, quiet: bool = False, alone: bool = True, opening: Iterable[str] = ()) -> None:
@@ -65,11 +78,12 @@ class Display:
         self._opening = list(opening)
 
     def say(self, text: str) -> None:
+        """Print a line, without breaking a bar."""
         self.open()
         self._write(text)
 
     def open(self) -> None:
-        """Say the opening lines, unless they have been said."""
+        """Print the opening lines, once."""
         while self._opening:
             self._write(self._opening.pop(0))
 
@@ -79,6 +93,7 @@ class Display:
 
     @contextmanager
     def bar(self, total: int, what: str, unit: str = " pictures") -> Iterator[Tick]:
+        """Show progress as ``progress`` does; its function raises ``Stopped`` if a stop was requested."""
         self.open()
         with progress(total, what, unit, self.quiet) as advance:
 
@@ -90,4 +105,6 @@ class Display:
             yield tick
 
     def steps(self, total: int, done: int) -> "tqdm[Any]":
-        return tqdm(total=total, initial=done, unit=" steps", dynamic_ncols=True, disable=True if self.quiet else None)
+        """Return the bar of a training loop, shown on terminals only; ``done`` steps of ``total`` are done."""
+        disable = True if self.quiet else None  # None: shown on terminals only
+        return tqdm(total=total, initial=done, unit=" steps", dynamic_ncols=True, disable=disable)

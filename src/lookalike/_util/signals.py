@@ -1,7 +1,4 @@
-"""How a run ends early.
-
-SIGTERM and Ctrl-C ask it to stop at the next point where nothing is lost; a second Ctrl-C insists.
-"""
+"""Early end of a run: SIGTERM and Ctrl-C request a stop at the next safe point; a second Ctrl-C stops at once."""
 
 import signal
 from collections.abc import Iterator
@@ -9,31 +6,36 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: somebody asked for it
-    """The run was asked to stop; ``signal_number`` says how."""
+class Stopped(Exception):  # noqa: N818 - a request, not an error
+    """The run was asked to stop.
+
+    Args:
+        signal_number: The signal that asked.
+    """
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)
         self.signal_number = signal_number
 
 
-class RunFailed(RuntimeError):  # noqa: N818 - it names what happened
-    """A run that cannot go on; the message says why, and what is left of it."""
+class RunFailed(RuntimeError):  # noqa: N818 - names the event
+    """A run cannot continue; the message says why, and what was saved."""
 
 
 class StopRequest:
-    """``requested`` is the number of the signal that came, or 0."""
+    """Remembers a request to stop: ``requested`` is the number of the signal, or 0."""
 
     def __init__(self) -> None:
         self.requested = 0
 
     def check(self) -> None:
+        """Raise ``Stopped`` if a stop was requested."""
         if self.requested:
             raise Stopped(self.requested)
 
     @contextmanager
     def listening(self) -> Iterator["StopRequest"]:
-        """Handle SIGINT and SIGTERM in here; only the main thread of a process may."""
+        """Handle SIGINT and SIGTERM inside the ``with`` block; has no effect outside the main thread."""
 
         def on_signal(number: int, _frame: FrameType | None) -> None:
             if self.requested and number == signal.SIGINT:
@@ -42,7 +44,7 @@ class StopRequest:
 
         try:
             before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # in another thread: signals are somebody else's affair
+        except ValueError:  # not in the main thread, which handles signals
             before = {}
         try:
             yield self

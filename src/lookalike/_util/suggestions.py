@@ -1,28 +1,42 @@
-"""Suggestions for misspelt names: the one place that looks for the closest match."""
+"""Suggestions for misspelt names."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 def closest(wrong: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The name most similar to ``wrong``, ignoring case, dashes and underscores; None if none is similar.
+    """Find the name most similar to ``wrong``, ignoring case, dashes and underscores; None if none is similar.
+
+    Args:
+        wrong: The misspelt name.
+        names: Existing names.
+        cutoff: Smallest similarity, from 0 to 1.
 
     >>> closest("--poolling", ["--pooling", "--loss"]), closest("Proxy_Anchor", ["proxy-anchor"]), closest("x", ["abc"])
     ('--pooling', 'proxy-anchor', None)
     """
     by_key = {_key(name): name for name in names}
     matches = get_close_matches(_key(wrong), list(by_key), n=1, cutoff=cutoff)
-    return by_key[matches[0]] if matches else None
+    if not matches:
+        return None
+    return by_key[matches[0]]
 
 
 def did_you_mean(wrong: str, names: Iterable[str], cutoff: float = 0.6) -> str:
-    """The end of an error message, or an empty string.
+    """Return the end of an error message, or an empty string.
+
+    Args:
+        wrong: The misspelt name.
+        names: Existing names.
+        cutoff: Smallest similarity, from 0 to 1.
 
     >>> did_you_mean("poolling", ["pooling", "loss"]), did_you_mean("x", ["pooling"])
     (" (did you mean 'pooling'?)", '')
     """
     match = closest(wrong, names, cutoff)
-    return "" if match is None else f" (did you mean {match!r}?)"
+    if match is None:
+        return ""
+    return f" (did you mean {match!r}?)"
 
 
 def _key(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The checks of ``lookalike._util.checks`` that look at tensors."""
+"""Checks of tensors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,13 +8,24 @@ from torch import Tensor
 
 
 def check_tensor_range(name: str, value: Any, above: float, up_to: float | None, interval: str) -> None:
+    """Check that all entries of a tensor are in an interval, as ``lookalike._util.checks.check_range``."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
-    good = (value > above) & ((value <= up_to) if up_to is not None else value.isfinite())
-    promise(good.all(), f"every {name} must be {interval}")
+    below = value.isfinite() if up_to is None else value <= up_to
+    promise(((value > above) & below).all(), f"every {name} must be {interval}")
 
 
 def check_mask(mask: Tensor | None, shape: Sequence[int]) -> None:
+    """Check a mask of present features.
+
+    Args:
+        mask: Bool tensor, True where a feature is present, with at least one in every bag; or None.
+        shape: Its shape (B, N).
+
+    Raises:
+        TypeError: If the mask is not a bool tensor.
+        ValueError: If it has another shape, or a bag has no feature.
+    """
     if mask is None:
         return
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
@@ -28,7 +39,7 @@ def check_mask(mask: Tensor | None, shape: Sequence[int]) -> None:
 def promise(condition: Tensor, message: str) -> None:
     """Raise ValueError unless the scalar bool ``condition`` holds.
 
-    Where looking at it would stall a GPU or break a traced graph, the device checks it by itself.
+    On a GPU and in a traced graph the device checks it asynchronously, to avoid a stall or a graph break.
     """
     if condition.device.type == "cpu" and not torch.compiler.is_compiling():
         if not bool(condition):

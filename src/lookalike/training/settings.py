@@ -1,7 +1,7 @@
-"""Everything that can be set about a run, each field explained where it stands.
+"""All settings of a training run, with their help texts and bounds.
 
-The command line, the YAML file and ``settings.yaml`` of a run all have these names. None means: decided when the
-run starts, from the data and the machine; what was decided is written to ``settings.yaml``.
+The command line, YAML files and ``settings.yaml`` of a run use the same names. None: the value is chosen when the
+run starts, from the data and the machine, see ``lookalike.training.resolve``. ``settings.yaml`` has the final values.
 """
 
 from dataclasses import dataclass, fields
@@ -15,10 +15,12 @@ Precision = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
 
 @dataclass
 class Settings:
-    data: str | None = setting(None, "a folder of class folders, a CSV, a benchmark's folder or name:folder, or glyphs")
+    """Settings of a training run; ``lookalike train --help`` explains them."""
+
+    data: str | None = setting(None, "a folder of class folders, a CSV, a data set (folder or name:folder), or glyphs")
     out: Path | None = setting(None, "folder of the run; it must not exist yet, unless with --resume")
-    resume: bool = setting(False, "go on with the run in --out where it was saved last")
-    seed: int = setting(0, "decides the start, the batches and the augmentation", least=0, below=2**63)
+    resume: bool = setting(False, "continue the run in --out from its last saved state")
+    seed: int = setting(0, "seed of the initial weights, the batches and the augmentation", least=0, below=2**63)
     strict: bool = setting(False, "fail if any picture cannot be read, instead of leaving it out")
     check: bool = setting(True, "decode every picture once before training starts, to find the unreadable ones")
 
@@ -26,34 +28,34 @@ class Settings:
         "efficientnet_lite0", "any timm model, bn_inception, resnet20 or resnetv2-20", group="the model"
     )
     weights: str = setting(
-        "auto", "of the backbone: auto (bundled), none (random), timm (let timm download), a file, or a run"
+        "auto", "weights of the backbone: auto (bundled), none (random), timm (timm downloads them), a file, or a run"
     )
-    dim: int | None = setting(128, "size of the embedding; null leaves the projection out", least=1)
+    dim: int | None = setting(128, "size of the embedding; null: no projection", least=1)
     pooling: str = setting("gsp", "how local features become one vector: gsp, average, max, gem, attention, ...")
     pooling_settings: dict[str, Any] = setting({}, "settings of the pooling, e.g. --pooling-settings.keep 0.3")
     normalise: Literal["l2", "clip", "none"] | None = setting(
-        None, "what is done to the embedding at the end; null: clip into the unit ball with --ccp, else l2"
+        None, "last step of the embedding; null: clip (into the unit ball) with --ccp, else l2"
     )
-    size: int | None = setting(None, "side of the input in pixels; null: what the backbone was made for", least=1)
+    size: int | None = setting(None, "side of the input in pixels; null: the backbone's own", least=1)
     resize: int | None = setting(
         None, "shorter side of a picture before it is cropped to size; null: in proportion", least=1
     )
     freeze_backbone: bool | None = setting(
-        None, "train the head alone, from cached features; default: yes where there is no GPU and weights are at hand"
+        None, "train the head alone, from cached features; default: yes without a GPU if weights are available"
     )
-    freeze_batch_norm: bool | None = setting(None, "keep batch norm as it came; default: yes with pretrained weights")
+    freeze_batch_norm: bool | None = setting(None, "do not train batch norm; default: yes with pretrained weights")
     train_stages: int | None = setting(
-        None, "fine-tune only the last so many stages of the backbone; null: all", least=0
+        None, "number of stages of the backbone to fine-tune, counted from the last; null: all", least=0
     )
     start: Literal["pca", "random"] | None = setting(
-        None, "of the projection: principal directions of the features (default with pretrained weights), or random"
+        None, "initial projection: principal directions of the features (default with pretrained weights), or random"
     )
     median_norm: float = setting(
-        2.0, "the pca start scales local features to this median length; GSP clips at its radius, which is 1", above=0
+        2.0, "median norm of local features after the pca start; GSP clips at its radius, which is 1", above=0
     )
 
     prototypes_from: Literal["pictures", "places"] = setting(
-        "pictures", "with the pca start, prototypes are chosen among averages of pictures, or among single places"
+        "pictures", "with the pca start, choose prototypes from averaged pictures, or from single local features"
     )
 
     loss: str = setting(
@@ -63,101 +65,103 @@ class Settings:
         group="the loss",
     )
     preset: Literal["cub", "cars", "inshop", "sop"] | None = setting(
-        None, "the papers' settings of the loss for a data set"
+        None, "settings of the loss that the papers use for a data set"
     )
     loss_settings: dict[str, Any] = setting({}, "settings of the loss, e.g. --loss-settings.margin 0.5")
 
     zero_shot: float = setting(
         0.0,
-        "share of the zero-shot loss in the whole; the papers take 0.1; 0: none",
-        group="over the loss",
+        "share of the zero-shot loss in the total; the papers use 0.1; 0: none",
+        group="additions to the loss",
         least=0,
         below=1,
     )
-    zero_shot_settings: dict[str, Any] = setting({}, "its settings, ridge and scale")
-    memory: int = setting(0, "batches that a cross-batch memory holds; 0: none", least=0)
-    memory_start: int = setting(1000, "steps before the memory joins in", least=0)
+    zero_shot_settings: dict[str, Any] = setting({}, "settings of the zero-shot loss: ridge and scale")
+    memory: int = setting(0, "batches in a cross-batch memory; 0: none", least=0)
+    memory_start: int = setting(1000, "steps before the memory is used", least=0)
     centres: float = setting(0.0, "weight of the regulariser that spreads class centres; 0: none", least=0)
-    centres_settings: dict[str, Any] = setting({}, "its settings, e.g. --centres-settings.preset mhe-1")
-    ccp: bool = setting(False, "chance-constrained programming: alternating proxy problems; embeddings are clipped")
+    centres_settings: dict[str, Any] = setting({}, "settings of the regulariser, e.g. --centres-settings.preset mhe-1")
+    ccp: bool = setting(False, "chance-constrained programming: a sequence of proxy problems; embeddings are clipped")
     ccp_proxies: int = setting(8, "proxies of each class", least=1)
     ccp_pool: int = setting(12, "pictures of each class that the proxies of a problem are chosen from", least=1)
     ccp_pull: float = setting(2e-4, "how strongly weights are pulled towards the last problem's solution", least=0)
-    ccp_patience: int = setting(3, "evaluations without a better figure that end a problem", least=1)
-    ccp_in_batch: float = setting(0.0, "weight of the same loss inside the batch; the authors' code takes 0.1", least=0)
+    ccp_patience: int = setting(3, "evaluations without improvement that end a problem", least=1)
+    ccp_in_batch: float = setting(0.0, "weight of the same loss inside the batch; the authors' code uses 0.1", least=0)
     ccp_select: Literal["k-centre", "random"] = setting("k-centre", "how proxies are chosen from the pool")
-    ccp_alternate: bool = setting(True, "no: stay with the first problem")
+    ccp_alternate: bool = setting(True, "solve a sequence of problems; no: only the first one")
     ccp_against: Literal["proxies", "samples"] = setting(
-        "proxies", "or the chosen pictures themselves: all of them pass through the model at every step"
+        "proxies", "compare with proxies, or with the chosen pictures, which pass through the model at every step"
     )
 
     batch_size: int = setting(
         32, "pictures per step, over all processes together", group="pictures and batches", least=1
     )
-    per_class: int | None = setting(None, "pictures per class in a batch; null: what goes with the loss", least=1)
+    per_class: int | None = setting(None, "pictures per class in a batch; null: suitable for the loss", least=1)
     crop: Literal["area", "pixels", "none"] = setting(
-        "area", "random crop by share of area, by 40 to 256 pixels, or none"
+        "area", "random crop: by share of the area, by 40 to 256 pixels, or none"
     )
     flip: bool = setting(True, "mirror half of the training pictures")
     views: int = setting(
         1, "cached versions of each training picture with --freeze-backbone; the first is not augmented", least=1
     )
     workers: int | None = setting(None, "processes that read pictures; null: by the number of cores", least=0)
-    cache: Path | None = setting(None, "where features are cached; null: ~/.cache/lookalike, or LOOKALIKE_CACHE")
+    cache: Path | None = setting(None, "folder of cached features; null: ~/.cache/lookalike, or LOOKALIKE_CACHE")
     validation: float = setting(
-        0.25, "share of the classes held out to choose the best weights by; 0: none", least=0, below=1
+        0.25, "share of the classes held out to select the best weights; 0: none", least=0, below=1
     )
     validation_order: Literal["seeded", "contiguous"] = setting(
-        "seeded", "which classes: drawn by seed, or the last ones"
+        "seeded", "held-out classes: drawn by seed, or the last ones"
     )
 
-    steps: int = setting(1000, "training steps at most", group="the optimiser", least=1)
-    optimiser: Literal["adam", "adamw", "sgd"] = setting("adam", "adam has L2 decay as the papers do, adamw decoupled")
+    steps: int = setting(1000, "maximum number of training steps", group="the optimiser", least=1)
+    optimiser: Literal["adam", "adamw", "sgd"] = setting(
+        "adam", "adam with L2 decay as in the papers; adamw: decoupled"
+    )
     lr: float | None = setting(
-        None, "learning rate; null: 1e-3 from a random start, else one that does not forget the start", above=0
+        None, "learning rate; null: 1e-3 for a random start, else small enough to keep the pca start", above=0
     )
     backbone_lr: float = setting(1.0, "rate of the backbone, as a multiple of lr", above=0)
     pooling_lr: float = setting(1.0, "rate of the pooling's parameters, as a multiple of lr", above=0)
     proxy_lr: float | None = setting(
-        None, "rate of the loss's own parameters, as a multiple of lr; null: as its papers do", above=0
+        None, "rate of the loss's parameters, as a multiple of lr; null: as in its papers", above=0
     )
     label_lr: float = setting(1.0, "rate of the zero-shot loss's label embeddings, as a multiple of lr", above=0)
-    weight_decay: float = setting(1e-4, "not applied to batch norm and biases", least=0)
+    weight_decay: float = setting(1e-4, "weight decay; not applied to batch norm and biases", least=0)
     betas: tuple[float, float] = setting(
-        (0.9, 0.999), "of adam and adamw; the first is the momentum of sgd", least=0, below=1
+        (0.9, 0.999), "betas of adam and adamw; the first is the momentum of sgd", least=0, below=1
     )
-    schedule: Literal["constant", "cosine", "plateau"] = setting("constant", "how the rate goes on")
+    schedule: Literal["constant", "cosine", "plateau"] = setting("constant", "learning rate schedule")
     warm_up: int | None = setting(
-        None, "steps in which a pretrained backbone waits for head and proxies; null: as the loss's papers do", least=0
+        None, "first steps, in which a pretrained backbone is not trained; null: as in the papers of the loss", least=0
     )
-    accumulate: int = setting(1, "batches whose gradients are added up for one step", least=1)
-    clip_norm: float | None = setting(10.0, "longest gradient; null: no limit", above=0)
+    accumulate: int = setting(1, "batches per step; their gradients are averaged", least=1)
+    clip_norm: float | None = setting(10.0, "largest norm of the gradient; null: no limit", above=0)
     clip_value: float | None = setting(None, "largest entry of a gradient; null: no limit", above=0)
     ema: float = setting(
         0.0,
-        "decay of an exponential mean of the weights, which is then what is measured and kept; 0: none",
+        "decay of an exponential moving average of the weights, which is evaluated and saved; 0: none",
         least=0,
         below=1,
     )
 
-    evaluate_every: int = setting(100, "steps between evaluations", group="measuring", least=1)
-    patience: int | None = setting(10, "evaluations without a better figure before the run stops; null: never", least=1)
-    monitor: Literal["MAP@R", "P@1", "P@R"] = setting("MAP@R", "the figure by which weights are best")
+    evaluate_every: int = setting(100, "steps between evaluations", group="evaluation", least=1)
+    patience: int | None = setting(10, "evaluations without improvement that stop the run; null: never", least=1)
+    monitor: Literal["MAP@R", "P@1", "P@R"] = setting("MAP@R", "metric that selects the best weights")
     save_every: int | None = setting(None, "steps between saved states; null: at every evaluation", least=1)
     log_every: int = setting(10, "steps between rows of metrics.csv", least=1)
 
     device: str = setting("auto", "auto, cpu, cuda, mps", group="the machine")
-    devices: int = setting(1, "processes on this machine; with torchrun, leave it", least=1)
-    nodes: int = setting(1, "machines", least=1)
+    devices: int = setting(1, "processes on this machine; torchrun overrides it", least=1)
+    nodes: int = setting(1, "number of machines", least=1)
     precision: Precision = setting("auto", "auto: bf16-mixed on CUDA, else 32-true")
 
     def __post_init__(self) -> None:
         check_settings(self)
         if self.start == "pca" and self.dim is None:
-            raise ValueError("there is no projection to start from principal directions: set dim, or start to random")
+            raise ValueError("start pca needs a projection: set dim, or set start to random")
 
 
-# What may differ when a run is resumed: none of these changes a step that was already taken.
+# Settings that may change when a run is resumed: they do not affect steps that were already done.
 FREE_ON_RESUME = frozenset(
     {
         "out",
@@ -177,4 +181,5 @@ FREE_ON_RESUME = frozenset(
 
 
 def names() -> list[str]:
+    """Return the names of all settings, in order."""
     return [entry.name for entry in fields(Settings)]
