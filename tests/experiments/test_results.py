@@ -19,7 +19,7 @@ from fake_benchmark import write_failure, write_result
 
 from lookalike.experiments import joined as joining
 from lookalike.experiments.joined import JoinError, join_row, join_vectors
-from lookalike.experiments.results import differing_settings, read_results, shared_settings
+from lookalike.experiments.results import count_outdated, differing_settings, read_results, shared_settings
 from lookalike.experiments.rows import Row
 from lookalike.experiments.sections import Section, group_sections
 from lookalike.experiments.significance import compare
@@ -79,7 +79,7 @@ def test_summary_equals_listing(tmp_path_factory: pytest.TempPathFactory, values
         assert summary.std == pytest.approx(np.std(listed, ddof=1), abs=1e-9)
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_missing_runs_are_listed(tmp_path: Path) -> None:
     for fold, repeat in product(range(2), range(2)):
         write_result(tmp_path, 0.3, fold, repeat)
     write_result(tmp_path, 0.4, 0, 0, pooling="gsp")
@@ -101,7 +101,7 @@ def test_a_protocol_may_plan_more_folds_than_were_begun(tmp_path: Path) -> None:
     assert section.rows[0].missing == ((1, 0),)
 
 
-def test_versions_of_the_code_and_of_the_test_pictures_stay_apart(tmp_path: Path) -> None:
+def test_versions_and_test_pictures_have_sections_of_their_own(tmp_path: Path) -> None:
     write_result(tmp_path, 0.2, version="old")
     write_result(tmp_path, 0.4, version="new")
     write_result(tmp_path, 0.6, version="new", test_pictures="t1", key="k")
@@ -109,6 +109,19 @@ def test_versions_of_the_code_and_of_the_test_pictures_stay_apart(tmp_path: Path
     assert [(section.version, section.tested) for section in found] == [("new", "t1"), ("new", "t0"), ("old", "t0")]
     assert [section.rows[0].results[0].test["MAP@R"] for section in found] == [0.6, 0.4, 0.2]
     assert all(len(section.results) == 1 for section in found)
+
+
+def test_results_with_a_source_hash_instead_of_a_version_are_outdated(tmp_path: Path) -> None:
+    write_result(tmp_path, 0.4)
+    file = write_result(tmp_path, 0.2, 0, 1) / "result.json"
+    content = json.loads(file.read_text())
+    del content["version"]
+    file.write_text(json.dumps({**content, "code": "0123456789abcdef"}))
+    results, unreadable = read_results(tmp_path)
+    assert [result.is_outdated for result in results] == [False, True]
+    assert not unreadable
+    assert count_outdated(tmp_path) == 1
+    assert sorted(len(section.results) for section in sections(tmp_path)) == [1, 1]
 
 
 def test_other_settings_under_the_same_title_are_a_row_of_their_own(tmp_path: Path) -> None:
@@ -119,7 +132,7 @@ def test_other_settings_under_the_same_title_are_a_row_of_their_own(tmp_path: Pa
     assert all(len(row.results) == 1 for row in found.values())
 
 
-def test_what_each_run_decides_for_itself_does_not_tear_rows_apart(tmp_path: Path) -> None:
+def test_settings_that_each_run_decides_do_not_split_a_row(tmp_path: Path) -> None:
     for steps, repeat in product((100, 200), range(3)):
         write_result(
             tmp_path, 0.2, 0, repeat, settings={"lr": 0.001 + repeat / 1e5, "steps": steps}, key=f"{steps} {repeat}"
@@ -132,7 +145,7 @@ def test_what_each_run_decides_for_itself_does_not_tear_rows_apart(tmp_path: Pat
     assert all(row.differing == ("lr",) for row in found.values())
 
 
-def test_a_row_says_if_its_models_differ_and_takes_the_latest(tmp_path: Path) -> None:
+def test_a_row_lists_differing_settings_and_has_the_latest_results(tmp_path: Path) -> None:
     write_result(tmp_path, 0.2, 0, 0, settings={"lr": 1.0})
     write_result(tmp_path, 0.4, 0, 1, settings={"lr": 2.0})
     assert rows(tmp_path)["c2 + average"].differing == ("lr",)
@@ -229,7 +242,7 @@ def test_pairs_are_runs_and_not_combinations(tmp_path: Path) -> None:
     assert compare(found["c2 + gsp"], found["c2 + average"], "MAP@R").pairs == 5
 
 
-def test_no_p_where_there_is_none(tmp_path: Path) -> None:
+def test_there_is_no_p_value_without_spread_or_pairs(tmp_path: Path) -> None:
     same = compare(*paired(tmp_path / "same", [0.3, 0.4], [0.2, 0.3]), "MAP@R")
     assert (same.t_test, same.reason) == (None, "every pair differs by the same")
     assert same.difference == pytest.approx(0.1)
@@ -303,7 +316,7 @@ def test_queries_are_compared_with_the_gallery(tmp_path: Path) -> None:
     assert figures["queries"] == 12
 
 
-def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_combinations_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_vectors(tmp_path)
     row = rows(tmp_path)["c2 + average"]
     before = join_row(row, tmp_path)

@@ -74,7 +74,7 @@ def test_figures(folder: Path) -> None:
     }
 
 
-def test_what_is_not_complete_is_never_best(tmp_path: Path) -> None:
+def test_incomplete_rows_are_never_best(tmp_path: Path) -> None:
     for pooling, value, repeats in (("average", 0.2, 2), ("gsp", 0.3, 2), ("max", 0.9, 1)):
         for repeat in range(repeats):
             write_result(tmp_path, value, 0, repeat, pooling=pooling)
@@ -160,7 +160,7 @@ def test_rows_that_training_never_changed_are_named(tmp_path: Path) -> None:
         ({"c2": (9, 9), "ms": (9, 9)}, None),
     ],
 )
-def test_batches_of_several_sizes_are_told(tmp_path: Path, sizes: dict[str, tuple[int, int]], told: str | None) -> None:
+def test_several_batch_sizes_are_noted(tmp_path: Path, sizes: dict[str, tuple[int, int]], told: str | None) -> None:
     for loss, of in sizes.items():
         for pooling, size in zip(("average", "gsp"), of, strict=True):
             write_result(tmp_path, 0.2, loss=loss, pooling=pooling, settings={"batch_size": size})
@@ -169,7 +169,7 @@ def test_batches_of_several_sizes_are_told(tmp_path: Path, sizes: dict[str, tupl
     assert told is None or told in text
 
 
-def test_what_was_typed_is_shown_as_it_was(folder: Path) -> None:
+def test_commands_are_listed_as_they_were_typed(folder: Path) -> None:
     first = "lookalike benchmark --data glyphs --set 'steps=3,\nsize=32' --out x"
     second = "lookalike benchmark --data glyphs --losses ms --out x"
     with (folder / "commands.txt").open("w") as file:
@@ -229,7 +229,7 @@ def test_everything_for_a_spreadsheet(folder: Path) -> None:
     assert gsp["MAP@R joined"] == gsp["MAP@R published"] == ""
 
 
-def test_versions_of_the_code_are_parts_of_their_own(folder: Path) -> None:
+def test_versions_have_sections_of_their_own(folder: Path) -> None:
     write_result(folder, 0.9, version="newer")
     report = build_report(folder)
     assert [section.title for section in report.sections] == [

@@ -18,6 +18,7 @@ pytest.importorskip("optuna")
 from lookalike._util.signals import RunFailed
 from lookalike.data.glyphs import glyphs
 from lookalike.data.pictures import Pictures
+from lookalike.experiments import leases
 from lookalike.experiments.choices import Choice
 from lookalike.experiments.plan import parse_methods
 from lookalike.experiments.protocol import load_protocol
@@ -253,6 +254,27 @@ def test_workers_share_the_trials_and_do_none_twice(
     assert all(len(list(folder.glob("lease-*"))) == 1 for folder in (tmp_path / "a" / "trials").iterdir())
 
 
+def test_a_trial_that_ends_while_another_worker_looks_is_not_repeated(
+    letters: Pictures, tmp_path: Path, pretended: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_of(letters, f"{PROTOTYPES}=[16, 64]; {SHARPNESS}=[5]")
+    first, second = Tuning(task, tmp_path / "a"), Tuning(task, tmp_path / "a")
+    trial, lease = first._next_trial(2) or (None, None)
+    assert trial is not None
+    acquire = leases.acquire
+
+    def acquire_later(folder: Path, expires: float) -> leases.Lease | None:
+        if folder == second.folder(0) and not pretended.calls:
+            first._run_trial(trial, lease, 2, silent)  # between the look at the trials and the lease
+        return acquire(folder, expires)
+
+    monkeypatch.setattr(leases, "acquire", acquire_later)
+    records = second.work(2, silent)
+    assert [record.state for record in records] == ["done", "done"]
+    assert len(pretended.calls) == 2
+    assert [path.name for path in second.folder(0).glob("lease-*")] == ["lease-0"]
+
+
 def test_a_trial_whose_worker_died_is_taken_up(letters: Pictures, tmp_path: Path, pretended: Pretended) -> None:
     task = task_of(letters, f"{PROTOTYPES}=[16, 64]; {SHARPNESS}=[0.5, 5]")
     dead = Tuning(task, tmp_path / "a", expires=0.2)
@@ -349,6 +371,19 @@ def test_another_search_in_the_same_folder_is_refused(letters: Pictures, tmp_pat
         Tuning(task, tmp_path / "a", f"sqlite:///{tmp_path}/tuning.db")
     assert (tmp_path / "a" / "journal.log").read_bytes() == before
     assert len(Tuning(task, tmp_path / "a").work(2, silent)) == len(pretended.calls) == 2
+
+
+def test_a_search_of_another_results_version_is_outdated_but_resumes(
+    letters: Pictures, tmp_path: Path, pretended: Pretended
+) -> None:
+    task = task_of(letters, f"{PROTOTYPES}=[16, 64]; {SHARPNESS}=[5]")
+    assert not Tuning(task, tmp_path / "a").is_outdated
+    file = tmp_path / "a" / "tuning.json"
+    content = json.loads(file.read_text())
+    for old in ({"version": 1}, {"code": "0123456789abcdef"}):
+        file.write_text(json.dumps({name: value for name, value in content.items() if name != "version"} | old))
+        assert Tuning(task, tmp_path / "a").is_outdated
+    assert len(Tuning(task, tmp_path / "a").work(1, silent)) == len(pretended.calls) == 1
 
 
 def test_records_in_a_data_base(letters: Pictures, tmp_path: Path, pretended: Pretended) -> None:

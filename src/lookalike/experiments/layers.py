@@ -101,10 +101,10 @@ def merge(below: Layer, above: Layer) -> Layer:
 
 def without_nulls(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Drop nulls within nested settings: they restore the default of the class over the value of a base."""
-    kept = dict(settings)
+    cleaned = dict(settings)
     for name in NESTED & set(settings):
-        kept[name] = {key: value for key, value in settings[name].items() if value is not None}
-    return kept
+        cleaned[name] = {key: value for key, value in settings[name].items() if value is not None}
+    return cleaned
 
 
 def check_layer(where: str, layer: Any, backbones: Collection[str], *, complete: bool) -> None:

@@ -42,6 +42,10 @@ class Lease:
         """Give the lease up at once, so that another worker can resume the work."""
         os.utime(self.path, (0, 0))
 
+    def discard(self) -> None:
+        """Remove the lease, because there was nothing to do."""
+        self.path.unlink(missing_ok=True)
+
     @contextmanager
     def kept_alive(self, on_lost: Callable[[], None], every: float = TOUCH_EVERY) -> Iterator[None]:
         """Touch the lease from a thread while the context is open.

@@ -144,11 +144,11 @@ def column(data_set: str, classes: int | None = None) -> str:
     >>> column("cars196"), column("glyphs"), column("faces", classes=8000)
     ('cars', 'cub', 'sop')
     """
-    known = datasets.lookup(data_set)
-    if known is not None and known.name in DATA_SETS:
-        return known.name
-    if classes is None and known is not None and "train" in known.parts:
-        classes = known.parts["train"].classes
+    entry = datasets.lookup(data_set)
+    if entry is not None and entry.name in DATA_SETS:
+        return entry.name
+    if classes is None and entry is not None and "train" in entry.parts:
+        classes = entry.parts["train"].classes
     return "sop" if (classes or 0) > MANY_CLASSES else "cub"
 
 

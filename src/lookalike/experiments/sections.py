@@ -122,15 +122,15 @@ def _rows(cells: list[CellResult], planned_folds: int) -> Iterator[Row]:
             latest: dict[Run, CellResult] = {}
             for result in sorted(results, key=lambda result: result.written):
                 latest[result.run] = result
-            kept = tuple(latest[run] for run in sorted(latest))
+            current = tuple(latest[run] for run in sorted(latest))
             missing = tuple(run for run in planned if run not in latest)
             yield Row(
-                cell=kept[0] if kept else same_title[0],
-                results=kept,
+                cell=current[0] if current else same_title[0],
+                results=current,
                 missing=missing,
                 failed=len(failed_runs.intersection(missing)),
-                older=tuple(result for result in results if result not in kept),
-                differing=tuple(differing_settings(kept)),
+                older=tuple(result for result in results if result not in current),
+                differing=tuple(differing_settings(current)),
                 variant=variant,
             )
 

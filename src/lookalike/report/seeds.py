@@ -1,4 +1,4 @@
-"""Figures of several seeds, as they are told: their mean and, from two seeds on, the sample standard deviation."""
+"""Values of several seeds: their mean and, for two seeds or more, the sample standard deviation."""
 
 from collections.abc import Sequence
 
@@ -9,32 +9,42 @@ from lookalike.report.tables import Entry, number
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """
+    """Sample standard deviation; None for a single value.
+
     >>> deviation([1.0, 3.0]), deviation([1.0])
     (1.4142135623730951, None)
     """
-    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+    if len(values) < 2:
+        return None
+    return float(np.std(values, ddof=1))
 
 
 def in_words(values: Sequence[float], digits: int = 1) -> str:
-    """
+    """Mean and standard deviation as text.
+
     >>> in_words([1.0, 3.0]), in_words([1.0], digits=3)
     ('2.0 ± 1.4', '1.000')
     """
-    spread = deviation(values)
-    return f"{np.mean(values):.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
+    return number(float(np.mean(values)), deviation(values), digits=digits).text.replace(",", "")
 
 
 def entry(values: Sequence[float], digits: int = 2) -> Entry:
-    """Of a table."""
+    """Mean and standard deviation as an entry of a table."""
     return number(float(np.mean(values)), deviation(values), digits=digits)
 
 
 def count_in_words(count: int) -> str:
+    """The number of seeds as text."""
     return "one seed" if count == 1 else f"{count} seeds"
 
 
 def check_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
+    """Check that there are seeds and that they differ.
+
+    Raises:
+        ValueError: there are none, or one occurs twice.
+        TypeError: a seed is no whole number.
+    """
     if not seeds:
         raise ValueError(f"{name} must name at least one, got none")
     for seed in seeds:

@@ -149,8 +149,11 @@ class Tuning:
             for frozen in existing:
                 if frozen.state == TrialState.RUNNING:
                     lease = leases.acquire(self.folder(frozen.number), self.expires)
-                    if lease is not None:
+                    if lease is None:
+                        continue
+                    if self.study.get_trials(deepcopy=False)[frozen.number].state == TrialState.RUNNING:
                         return self._complete_proposal(frozen), lease
+                    lease.discard()  # its worker finished it in between
             if len(existing) >= trials:
                 return None
             trial = self._propose(len(existing))
