@@ -1,7 +1,7 @@
 """The rules by which claims are judged, and every study's rules on pure noise: two seeds, nothing to be seen."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache, partial
 
 import numpy as np
@@ -27,8 +27,8 @@ from lookalike_studies.framework.claims import (
 )
 from lookalike_studies.localisation import claims as localisation_findings
 from lookalike_studies.localisation.masks import Located
-from lookalike_studies.tokens import claims as tokens_findings
-from lookalike_studies.zero_shot_prediction import claims as zero_shot_prediction_findings
+from lookalike_studies.tokens.claims import GAIN, GAP, GSP, judge_hulls
+from lookalike_studies.zero_shot_prediction.claims import judge_gains
 
 from lookalike.experiments.published import published
 
@@ -187,17 +187,18 @@ def _proposition(chance: np.random.Generator) -> str:
 
 
 def _gain(spread: float, chance: np.random.Generator) -> str:
-    return tokens_findings.verdict_on_gain((spread * chance.standard_normal(2)).tolist())
+    gains = (spread * chance.standard_normal(2)).tolist()
+    return GAIN.judge({GSP: gains, GAP: [0.0, 0.0]}, "").verdict
 
 
 def _hulls(chance: np.random.Generator) -> str:
-    gap, gsp = np.abs(0.1 * chance.standard_normal((2, 2))).tolist()
-    return tokens_findings.verdict_on_hulls(gap, gsp)
+    gap, gsp = np.abs(10 * chance.standard_normal((2, 2))).tolist()  # percent
+    return judge_hulls({GAP: gap, GSP: gsp}, "").verdict
 
 
 def _prediction(spread: float, chance: np.random.Generator) -> str:
-    gains: Sequence[Sequence[float]] = (spread * chance.standard_normal((2, 2))).tolist()
-    return zero_shot_prediction_findings.verdict(dict(zip(zero_shot_prediction_findings.DISTANCES, gains, strict=True)))
+    l2, cosine = (spread * chance.standard_normal((2, 2))).tolist()
+    return judge_gains({"L2": l2, "cosine": cosine}).verdict
 
 
 def _selects(number: int, chance: np.random.Generator) -> str:
