@@ -44,8 +44,9 @@ def alpha_query_expansion(
     Raises:
         ValueError: If shapes or values are wrong.
 
-    >>> [round(float(x), 3) for x in alpha_query_expansion([[1.0, 0.0]], [[0.6, 0.8]], [[0]], alpha=1.0)[0]]
-    [0.943, 0.333]
+    Examples:
+        >>> [round(float(x), 3) for x in alpha_query_expansion([[1.0, 0.0]], [[0.6, 0.8]], [[0]], alpha=1.0)[0]]
+        [0.943, 0.333]
     """
     check_distance(distance)
     check_range("alpha", alpha, 0, None)
