@@ -1,4 +1,4 @@
-"""What GSP needs on glyphs: the demo's race between other settings of it, attention, and the oracle.
+"""Settings of GSP on glyphs: the demo's comparison with other settings of it, attention and the oracle.
 
     python perf/glyph_settings.py [--seeds 4] [--only WORDS] [--json FILE]
 
@@ -13,38 +13,40 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lookalike.demo.race import CONTESTANTS, LEARNT_SHARE, Budget, Contestant
-from lookalike.demo.races import Result, chosen, race_all
+from lookalike.demo.parallel import Selection, select_rate, train_all
+from lookalike.demo.training import CONTESTANTS, LEARNT_SHARE, Budget, Contestant
 from lookalike.report.seeds import entry
 from lookalike.report.tables import Column, Line, Table, words
 
 AVERAGE, _, _, ATTENTION, ORACLE = CONTESTANTS
 
 
-def main(argv: Sequence[str] | None = None, budget: Budget | None = None) -> None:
+def main(argv: Sequence[str] | None = None, budget: Budget | None = None, workers: int | None = None) -> None:
+    """Train all settings, print the table and write the numbers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=4, help="how many, each with a network of its own")
-    parser.add_argument("--only", default="", help="settings whose names have these words in them")
-    parser.add_argument("--json", type=Path, help="file for the figures of every rate and seed")
-    asked = parser.parse_args(argv)
-    if asked.seeds < 1:
-        parser.error(f"--seeds must be at least 1, got {asked.seeds}")
-    contestants = [each for each in settings() if asked.only in each.name]
+    parser.add_argument("--seeds", type=int, default=4, help="number of seeds, each with a network of its own")
+    parser.add_argument("--only", default="", help="only settings whose names contain these words")
+    parser.add_argument("--json", type=Path, help="file for the numbers of every rate and seed")
+    options = parser.parse_args(argv)
+    if options.seeds < 1:
+        parser.error(f"--seeds must be at least 1, got {options.seeds}")
+    contestants = [contestant for contestant in settings() if options.only in contestant.name]
     if not contestants:
-        parser.error(f"no setting has {asked.only!r} in its name; there are: {', '.join(e.name for e in settings())}")
-    budget = replace(budget or Budget(), seeds=tuple(range(asked.seeds)))
-    _, outcomes = race_all(contestants, budget)
-    print(table([chosen(each, outcomes, budget) for each in contestants]).text())
-    if asked.json:
-        runs: list[dict[str, Any]] = [
-            {"name": o.contestant, "rate": o.rate, "seed": o.seed, "held_out": o.curve[-1][1], **o.figures}
-            for o in outcomes
-        ]
-        asked.json.write_text(json.dumps(runs, indent=2) + "\n")
+        names = ", ".join(contestant.name for contestant in settings())
+        parser.error(f"no setting has {options.only!r} in its name; there are: {names}")
+    budget = replace(budget or Budget(), seeds=tuple(range(options.seeds)))
+    _, outcomes = train_all(contestants, budget, workers)
+    print(table([select_rate(contestant, outcomes, budget) for contestant in contestants]).text())
+    if options.json:
+        runs: list[dict[str, Any]] = []
+        for outcome in outcomes:
+            run = {"name": outcome.contestant, "rate": outcome.rate, "seed": outcome.seed}
+            runs.append({**run, "held_out": outcome.curve[-1][1], **outcome.metrics})
+        options.json.write_text(json.dumps(runs, indent=2) + "\n")
 
 
 def settings() -> list[Contestant]:
-    """The papers' setting first, then one change after another up to the demo's, and others from there."""
+    """List the papers' setting, one change after another up to the demo's, and others from there."""
     first = Contestant("GSP: 64 prototypes, keep 0.3, sharpness 5", "gsp")
     sharper = _gsp(first, "128 prototypes, keep 0.25, sharpness 20", num_prototypes=128, keep=0.25, sharpness=20.0)
     small = _gsp(sharper, "8 prototypes, keep 0.05, sharpness 20", num_prototypes=8, keep=0.05)
@@ -73,27 +75,20 @@ def _gsp(before: Contestant, name: str, **changes: Any) -> Contestant:
     return replace(before, name=f"GSP: {name}", settings={**before.settings, **changes})
 
 
-def table(results: list[Result]) -> Table:
-    columns = [
-        Column("setting", "left"),
-        Column("held out"),
-        Column("test"),
-        Column("weight in the cell"),
-        Column("rate"),
-    ]
-    lines = [
-        Line(
-            [
-                words(result.contestant.name),
-                entry([100 * outcome.curve[-1][1] for outcome in result.outcomes], digits=1),
-                entry([100 * outcome.figures["MAP@R"] for outcome in result.outcomes], digits=1),
-                words(f"{result.on_letter:.0%}"),
-                words(f"{result.rate:g}"),
-            ]
-        )
-        for result in results
-    ]
-    return Table(columns, lines)
+def table(selections: Sequence[Selection]) -> Table:
+    """Create the table of all settings, each with its best learning rate."""
+    titles = ("held out", "test", "weight in the cell", "rate")
+    lines = []
+    for selection in selections:
+        entries = [
+            words(selection.contestant.name),
+            entry([100 * outcome.curve[-1][1] for outcome in selection.outcomes], digits=1),
+            entry([100 * outcome.metrics["MAP@R"] for outcome in selection.outcomes], digits=1),
+            words(f"{selection.on_letter:.0%}"),
+            words(f"{selection.rate:g}"),
+        ]
+        lines.append(Line(entries))
+    return Table([Column("setting", "left"), *map(Column, titles)], lines)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ from types import ModuleType
 import pytest
 
 from lookalike import pooling
-from lookalike.demo import QUICK
+from lookalike.demo.run import QUICK
 
 
 def test_runs_and_writes_json(benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    benchmark.main(["--seeds", "1", "--only", "oracle", "--json", str(tmp_path / "r.json")], QUICK)
+    benchmark.main(["--seeds", "1", "--only", "oracle", "--json", str(tmp_path / "r.json")], QUICK, workers=1)
     (run,) = json.loads((tmp_path / "r.json").read_text())
     assert (run["name"], run["seed"], run["rate"]) == ("oracle", 0, 3e-3)
     assert 0 <= run["MAP@R"] <= 1

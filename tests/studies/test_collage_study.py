@@ -9,7 +9,7 @@ from PIL import Image
 
 from lookalike.cli import main
 from lookalike.data.collage import SUPER_CLASSES
-from lookalike.demo.race import Shots
+from lookalike.demo.pictures import Shots
 
 
 @pytest.fixture(scope="module")

@@ -85,14 +85,17 @@ def test_average_pooling_is_chance_and_the_whole_weight_on_the_cell_is_all() -> 
     ],
 )
 def test_larger(one: list[float], other: list[float] | float, expected: bool | None) -> None:
-    assert findings.larger("", one, other).holds is expected
+    comparison = findings.larger("one", "other", "")
+    assert comparison.evidence({"one": one, "other": other}).holds is expected
 
 
 def test_near_needs_seeds_that_agree() -> None:
-    assert findings.near("", [0.40, 0.41], 0.39).holds
-    assert findings.near("", [0.50, 0.51], 0.39).holds is False
-    assert findings.near("", [0.30, 0.48], 0.39).holds is None
-    assert findings.near("", [0.39], 0.39).holds is None
+    claim, _ = findings.DRAWN_CLAIM
+    (near,) = [comparison for comparison in claim.comparisons if comparison.name == "GSP 0.39"]
+    assert near.evidence({"GSP share": [0.40, 0.41]}).holds
+    assert near.evidence({"GSP share": [0.50, 0.51]}).holds is False
+    assert near.evidence({"GSP share": [0.30, 0.48]}).holds is None
+    assert near.evidence({"GSP share": [0.39]}).holds is None
 
 
 def claims_of(shares: dict[str, float], spread: float = 0.0) -> list[str]:
@@ -164,7 +167,7 @@ def test_miniature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--set", "keep=0"], "keep must be"),
         (["--set", "seeds=[]"], "seeds must name at least one, got none"),
         (["--data", "somewhere"], "there is no folder, CSV or data set 'somewhere'"),
-        (["--data", "glyphs(cells=1, size=32, train_classes=8, test_classes=4, per_class=4)"], "the race is for"),
+        (["--data", "glyphs(cells=1, size=32, train_classes=8, test_classes=4, per_class=4)"], "the study needs"),
     ],
 )
 def test_bad_input_is_one_line(

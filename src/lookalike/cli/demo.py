@@ -31,12 +31,12 @@ def run(argv: list[str]) -> int:
     settings, flags = parse(
         DemoSettings, argv, prog="lookalike demo", description=DESCRIPTION, example=EXAMPLE, flags=FLAGS
     )
-    from lookalike import demo
+    from lookalike.demo.run import run_demo, summarize
 
     quick = "--quick" in flags
-    figures = demo.run(settings.out, quick, settings.workers, settings.seed)
+    figures = run_demo(settings.out, quick, settings.workers, settings.seed)
     if "--json" in flags:
         print(json.dumps(figures))
         return 0
-    print(demo.in_words(figures, settings.out, quick))
+    print(summarize(figures, settings.out, quick))
     return 0

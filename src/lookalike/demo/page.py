@@ -1,4 +1,4 @@
-"""The page of the demo: what the poolings look at, what they find, and how they came there."""
+"""The page of the demo: heat maps, nearest neighbours, the embedding in the plane, and learning curves."""
 
 from __future__ import annotations
 
@@ -8,27 +8,32 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lookalike.demo.race import BACKBONE, DIM, LEARNT_SHARE, Budget, Outcome, Shots
+from lookalike.demo.pictures import Shots
+from lookalike.demo.training import BACKBONE, DIM, LEARNT_SHARE, Budget, Outcome
 from lookalike.report import html
 from lookalike.report.tables import Table
 from lookalike.report.theme import FAINT, as_bytes, figure, styles, theme
 from lookalike.retrieval.search import neighbours
 
 if TYPE_CHECKING:
-    from lookalike.demo.races import Result
+    from lookalike.demo.parallel import Selection
 
 WARNING = "--quick: this shows that everything runs; the figures mean nothing."
 PICTURES = 8  # with heat maps
-QUERIES, FOUND = 4, 6
+QUERIES, NEIGHBOURS = 4, 6
 CLASSES_IN_THE_PLANE = 10
 RIGHT, WRONG = "#2b8a3e", "#c92a2a"
-
-
-OUTLINE = (("white", 2.6), ("#D55E00", 1.2))  # one line over the other: seen on black, and without colour
+OUTLINE = (("white", 2.6), ("#D55E00", 1.2))  # one line over the other: visible on black, and without colour
 
 
 def outline_cell(panel: Any, cell: int, side: int) -> None:
-    """A thin line around one cell of 2 x 2, in a picture or map of ``side`` x ``side``."""
+    """Draw a thin line around one cell of 2 x 2.
+
+    Args:
+        panel: Axes with a picture or map.
+        cell: Number of the cell, row by row.
+        side: Side of the picture or map.
+    """
     from matplotlib.patches import Rectangle
 
     down, right = divmod(int(cell), 2)
@@ -40,140 +45,163 @@ def outline_cell(panel: Any, cell: int, side: int) -> None:
 
 
 class Story(NamedTuple):
-    results: list[Result]
-    outcomes: list[Outcome]  # of all runs
+    """Everything that the page shows.
+
+    Attributes:
+        results: Every contestant with its best learning rate.
+        outcomes: All runs.
+        test: The test pictures.
+        budget: Size of the demo.
+        seconds: How long it took.
+        table: The table of results.
+        is_quick: The figures mean nothing.
+    """
+
+    results: list[Selection]
+    outcomes: list[Outcome]
     test: Shots
     budget: Budget
     seconds: float
     table: Table
-    is_quick: bool = False  # whether the figures mean nothing
+    is_quick: bool = False
 
 
 def make_page(story: Story) -> str:
-    seeds = len(story.budget.seeds)
-    parts = [
-        *([html.paragraph(WARNING)] if story.is_quick else []),
+    """Render the page as one HTML document without links to other files."""
+    blocks = []
+    if story.is_quick:
+        blocks.append(html.paragraph(WARNING))
+    blocks.append(
         html.paragraph(
-            "Every picture shows one letter, which is its class, among three symbols, which mean nothing. A network "
-            "is trained to put "
-            "pictures of the same letter close together, and is then asked for letters it has never seen, among "
-            "symbols it has never "
-            "seen. Average pooling makes one vector of the whole picture, symbols and all. Generalized sum pooling "
-            "(GSP) learns "
-            "which local features to keep."
-        ),
-        story.table.html(),
-        *([] if story.is_quick else [html.paragraph(_verdict(story))]),
-        html.heading("What they look at"),
+            "Every picture shows one letter, its class, among three symbols, which mean nothing. A network is trained "
+            "to put pictures of the same letter close together. It is tested on unseen letters among unseen symbols. "
+            "Average pooling makes one vector of the whole picture, symbols included. Generalized sum pooling (GSP) "
+            "learns which local features to keep."
+        )
+    )
+    blocks.append(story.table.html())
+    if not story.is_quick:
+        blocks.append(html.paragraph(_verdict(story)))
+    blocks.append(html.heading("Where the weights lie"))
+    blocks.append(
         html.picture(
             heat_maps(story),
             "png",
-            "Test pictures, and the weights that each pooling gives to their places; the letter's cell is outlined",
-            "Test pictures and the pooling weights of their places, from none (white) to the largest of the picture "
-            "(black): dark is much. Outlined is the cell that shows the letter, where all the weight should lie. No "
-            f"pooling was ever told which cell that is, but for the oracle. Seed {story.budget.seeds[0]}, as for "
-            "neighbours and embedding below.",
-        ),
-        html.heading("What they find"),
-        *(
+            "Test pictures, and the weights of each pooling; the letter's cell is outlined",
+            "Test pictures and the pooling weights of their positions, from none (white) to the largest of the picture "
+            "(black). Outlined is the cell that shows the letter, where all the weight should lie. Only the oracle is "
+            f"given that cell. Seed {story.budget.seeds[0]}, as for neighbours and embedding below.",
+        )
+    )
+    blocks.append(html.heading("Nearest neighbours"))
+    for selection in story.results:
+        name = selection.contestant.name
+        blocks.append(
             html.picture(
-                found(story, result),
+                neighbour_pictures(story, selection),
                 "png",
-                f"Queries and their nearest neighbours under {result.contestant.name}",
-                f"{result.contestant.name}: a query (left, its letter outlined) and its nearest neighbours; a tick and "
-                "a green frame where the letter is the same, a cross and a red frame where it is not.",
+                f"Queries and their nearest neighbours under {name}",
+                f"{name}: a query (left, its letter outlined) and its nearest neighbours. Tick and green frame: the "
+                "same letter. Cross and red frame: another letter.",
             )
-            for result in story.results
-        ),
-        html.heading("The embedding"),
+        )
+    blocks.append(html.heading("The embedding"))
+    classes = min(CLASSES_IN_THE_PLANE, story.budget.test_classes)
+    blocks.append(
         html.picture(
             plane(story),
             "svg",
             "Test pictures of some classes in the plane, by t-SNE",
-            f"Pictures of {min(CLASSES_IN_THE_PLANE, story.budget.test_classes)} unseen letters, their vectors brought "
-            "into the plane by t-SNE; a colour and marker for each letter. Distances between far groups mean nothing "
-            "in such a picture.",
-        ),
-        html.heading("While they learnt"),
+            f"Embeddings of {classes} unseen letters in the plane, by t-SNE; a colour and marker for each letter. "
+            "Distances between far groups mean nothing in such a picture.",
+        )
+    )
+    blocks.append(html.heading("Learning curves"))
+    seeds = len(story.budget.seeds)
+    averaged = "one seed." if seeds == 1 else f"mean of {seeds} seeds, which are the thin lines."
+    blocks.append(
         html.picture(
             curves(story),
             "svg",
             "MAP@R on held-out classes over the steps of training",
-            "MAP@R on held-out training classes, with the rate that was best there; "
-            + ("one seed." if seeds == 1 else f"mean of {seeds} seeds, which are the thin lines."),
-        ),
-        html.heading("What was run"),
-        html.pairs(_what_was_run(story)),
-        html.heading("With your own pictures"),
+            f"MAP@R on held-out training classes, with the rate that was best there; {averaged}",
+        )
+    )
+    blocks += [html.heading("Settings"), html.pairs(_settings(story))]
+    blocks.append(html.heading("With your own pictures"))
+    blocks.append(
         html.code(
             "lookalike train my_pictures/ --out runs/mine      # my_pictures/CLASS/picture.jpg\n"
             "lookalike evaluate runs/mine other_pictures/"
-        ),
-    ]
-    return html.document("lookalike: learn what looks alike", parts)
+        )
+    )
+    return html.document("lookalike: learn what looks alike", blocks)
 
 
 def heat_maps(story: Story) -> bytes:
-    """Pictures in the first row, then the weights of each contestant."""
+    """Draw test pictures in the first row, then the weights of each contestant, as PNG."""
     chosen = _spread_out(len(story.test.labels), PICTURES)
     rows = 1 + len(story.results)
     with theme():
         drawn, axes = figure(1.25 * PICTURES + 2.2, 1.28 * rows, rows, PICTURES)
-        for column, which in enumerate(chosen):
-            _show(axes[column], story.test.pixels[which])
-            outline_cell(axes[column], story.test.cells[which], story.test.pixels.shape[1])
+        for column, index in enumerate(chosen):
+            _show(axes[column], story.test.pixels[index])
+            outline_cell(axes[column], story.test.cells[index], story.test.pixels.shape[1])
         axes[0].set_ylabel("picture", rotation=0, ha="right", va="center")
-        for row, result in enumerate(story.results, 1):
-            weights = result.outcomes[0].weights[chosen]
+        for row, selection in enumerate(story.results, 1):
+            weights = selection.outcomes[0].weights[chosen]
             side = round(weights.shape[1] ** 0.5)
-            for column, map_of in enumerate(weights.reshape(-1, side, side)):
+            for column, heat_map in enumerate(weights.reshape(-1, side, side)):
                 axis = axes[row * PICTURES + column]
-                _show(axis, map_of, cmap="Greys", vmin=0, vmax=max(float(map_of.max()), 1.5 / side**2))
+                _show(axis, heat_map, cmap="Greys", vmin=0, vmax=max(float(heat_map.max()), 1.5 / side**2))
                 _frame(axis, FAINT, 0.8)
                 outline_cell(axis, story.test.cells[chosen[column]], side)
-            axes[row * PICTURES].set_ylabel(_wrapped(result.contestant.name), rotation=0, ha="right", va="center")
+            axes[row * PICTURES].set_ylabel(_wrapped(selection.contestant.name), rotation=0, ha="right", va="center")
         return as_bytes(drawn, "png")
 
 
-def found(story: Story, result: Result) -> bytes:
-    vectors = torch.from_numpy(result.outcomes[0].vectors)
+def neighbour_pictures(story: Story, selection: Selection) -> bytes:
+    """Draw some queries and their nearest neighbours under one contestant, as PNG."""
+    vectors = torch.from_numpy(selection.outcomes[0].vectors)
     queries = _spread_out(len(vectors), QUERIES)
-    nearest = neighbours(vectors[queries], vectors, FOUND + 1).indices.numpy()
+    nearest = neighbours(vectors[queries], vectors, NEIGHBOURS + 1).indices.numpy()
     with theme():
-        drawn, axes = figure(0.85 * (FOUND + 1), 0.92 * QUERIES, QUERIES, FOUND + 1)
-        for row, (query, others) in enumerate(zip(queries, nearest, strict=True)):
-            shown = [query, *[other for other in others.tolist() if other != query][:FOUND]]
-            for column, which in enumerate(shown):
-                axis = axes[row * (FOUND + 1) + column]
-                _show(axis, story.test.pixels[which])
-                if not column:
-                    outline_cell(axis, story.test.cells[which], story.test.pixels.shape[1])
+        drawn, axes = figure(0.85 * (NEIGHBOURS + 1), 0.92 * QUERIES, QUERIES, NEIGHBOURS + 1)
+        for row, query in enumerate(queries):
+            others = nearest[row][nearest[row] != query][:NEIGHBOURS]
+            panels = axes[row * (NEIGHBOURS + 1) :]
+            _show(panels[0], story.test.pixels[query])
+            outline_cell(panels[0], story.test.cells[query], story.test.pixels.shape[1])
+            for column, other in enumerate(others, 1):
+                _show(panels[column], story.test.pixels[other])
+                if story.test.labels[other] == story.test.labels[query]:
+                    _mark(panels[column], RIGHT, "✓")
                 else:
-                    right = story.test.labels[which] == story.test.labels[query]
-                    _mark(axis, RIGHT if right else WRONG, "✓" if right else "✗")
+                    _mark(panels[column], WRONG, "✗")
         return as_bytes(drawn, "png")
 
 
 def plane(story: Story) -> bytes:
+    """Draw embeddings of some test classes in the plane, by t-SNE, as SVG."""
     from sklearn.manifold import TSNE
 
     chosen = np.flatnonzero(story.test.labels < CLASSES_IN_THE_PLANE)
     labels = story.test.labels[chosen]
-    shown = [each for each in story.results if not (each.contestant.zero_shot or each.contestant.is_told)]
+    selections = []
+    for selection in story.results:
+        if not (selection.contestant.zero_shot or selection.contestant.is_told):
+            selections.append(selection)
+    perplexity = max(1, min(15, (len(chosen) - 1) // 3))
     with theme():
-        drawn, axes = figure(4.6 * len(shown), 4.6, 1, len(shown))
+        drawn, axes = figure(4.6 * len(selections), 4.6, 1, len(selections))
         looks = styles([f"letter {label}" for label in range(CLASSES_IN_THE_PLANE)])
-        for axis, result in zip(axes, shown, strict=True):
-            perplexity = max(1, min(15, (len(chosen) - 1) // 3))
-            points = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(
-                result.outcomes[0].vectors[chosen]
-            )
-            for label, each in enumerate(looks.values()):
-                own = points[labels == label]
-                axis.scatter(
-                    own[:, 0], own[:, 1], s=28, c=each.colour, marker=each.marker, edgecolors="white", linewidths=0.5
-                )
-            axis.set_title(result.contestant.name)
+        for axis, selection in zip(axes, selections, strict=True):
+            tsne = TSNE(perplexity=perplexity, init="pca", random_state=0)
+            points = tsne.fit_transform(selection.outcomes[0].vectors[chosen])
+            for label, style in enumerate(looks.values()):
+                x, y = points[labels == label].T
+                axis.scatter(x, y, s=28, c=style.colour, marker=style.marker, edgecolors="white", linewidths=0.5)
+            axis.set_title(selection.contestant.name)
             axis.set_xticks([])
             axis.set_yticks([])
             axis.grid(visible=False)
@@ -181,22 +209,23 @@ def plane(story: Story) -> bytes:
 
 
 def curves(story: Story) -> bytes:
-    names = {result.contestant.name: _as_pooling(result) for result in story.results}
+    """Draw MAP@R on held-out classes over the steps, as SVG."""
+    names = {selection.contestant.name: _style_name(selection) for selection in story.results}
     with theme():
         drawn, axes = figure(9, 4.8)
         looks = styles(names.values())
-        for result in story.results:
-            each = looks[names[result.contestant.name]]
-            steps = [step for step, _ in result.outcomes[0].curve]
-            values = 100 * np.array([[value for _, value in outcome.curve] for outcome in result.outcomes])
-            axes[0].plot(steps, values.T, color=each.colour, alpha=0.3, linewidth=0.8)
+        for selection in story.results:
+            style = looks[names[selection.contestant.name]]
+            points = np.array([outcome.curve for outcome in selection.outcomes])  # (seeds, evaluations, 2)
+            steps, values = points[0, :, 0], 100 * points[:, :, 1]
+            axes[0].plot(steps, values.T, color=style.colour, alpha=0.3, linewidth=0.8)
             axes[0].plot(
                 steps,
                 values.mean(0),
-                color=each.colour,
-                marker=each.marker,
-                linestyle=each.line,
-                label=result.contestant.name,
+                color=style.colour,
+                marker=style.marker,
+                linestyle=style.line,
+                label=selection.contestant.name,
             )
         axes[0].set_xlabel("training steps")
         axes[0].set_ylabel("MAP@R on held-out classes, %")
@@ -206,52 +235,48 @@ def curves(story: Story) -> bytes:
 
 
 def _verdict(story: Story) -> str:
-    average, gsp, _, attention, oracle = story.results
-    gain = 100 * (gsp.mean("MAP@R") - average.mean("MAP@R"))
-    first, last = 100 * average.mean("MAP@R"), 100 * oracle.mean("MAP@R")
-    text = f"GSP is {abs(gain):.1f} points of MAP@R {'ahead of' if gain > 0 else 'behind'} average pooling"
-    if last > first and gain > 0:
-        text += f"; that is {gain / (last - first):.0%} of the way to the oracle, which pools only the true cell"
-        text += " because it is told where it is"
-    text += ". "
-    other = 100 * (attention.mean("MAP@R") - gsp.mean("MAP@R"))
-    text += f"A plain learnt attention is {abs(other):.1f} points {'ahead of' if other > 0 else 'behind'} GSP here. "
-    return text + f"All of this is after {story.budget.steps} steps of training; docs/results has other runs."
+    average, gsp, _, attention, oracle = (100 * selection.mean("MAP@R") for selection in story.results)
+    gain = gsp - average
+    text = f"GSP is {_signed(gain)} average pooling"
+    if oracle > average and gain > 0:
+        text += f"; that is {gain / (oracle - average):.0%} of the way to the oracle, which pools only the true cell"
+    text += f". Learnt attention is {_signed(attention - gsp)} GSP here. "
+    return text + f"This is after {story.budget.steps} steps of training; docs/results has other runs."
 
 
-def _what_was_run(story: Story) -> dict[str, Any]:
+def _signed(difference: float) -> str:
+    direction = "ahead of" if difference > 0 else "behind"
+    return f"{abs(difference):.1f} points of MAP@R {direction}"
+
+
+def _settings(story: Story) -> dict[str, Any]:
     budget = story.budget
-    places = story.results[0].outcomes[0].weights.shape[1]
+    positions = story.results[0].outcomes[0].weights.shape[1]
     return {
-        "data": f"glyphs: {budget.train_classes} training letters (a quarter held out to choose the rate by) and "
-        f"{budget.test_classes} "
-        f"other letters to test on, {budget.pictures} pictures each, no symbol in both",
-        "network": f"{BACKBONE}, {places} places, {DIM}-D; before, {budget.letter_steps} steps of classifying single "
-        "letters, once for each seed: all the training letters, also the quarter that is held out later to choose the "
-        "rate by",
+        "data": f"glyphs: {budget.train_classes} training letters (a quarter held out to choose the rate) and "
+        f"{budget.test_classes} other letters to test on, {budget.pictures} pictures each, no symbol in both",
+        "network": f"{BACKBONE}, {positions} positions, {DIM}-D; before, {budget.letter_steps} steps of classifying "
+        "single letters, once for each seed: all the training letters, also the quarter that is held out later",
         "GSP": _gsp_settings(),
-        "how these were chosen": "in earlier runs of this race, with figures of held-out and of test classes in view "
-        "(docs/results), so GSP's figures here may flatter it",
+        "choice of these settings": "in earlier runs of this comparison, with figures of held-out and of test classes "
+        "in view (docs/results), so GSP's figures here may flatter it",
         "training": f"{budget.steps} steps of {budget.classes} letters with {budget.per_class} pictures each, Adam, "
-        f"contrastive loss (C2)",
+        "contrastive loss (C2)",
         "rates tried": ", ".join(f"{rate:g}" for rate in budget.rates),
         "seeds": f"{', '.join(map(str, budget.seeds))}; a seed is network and batches both: each has its own network "
         "that has learnt letters, from which all poolings start, and its own batches of the same pictures",
         "runs": len(story.outcomes),
-        "took": f"{story.seconds / 60:.1f} minutes in all",
+        "time": f"{story.seconds / 60:.1f} minutes in all",
         "torch": torch.__version__,
     }
 
 
 def _gsp_settings() -> str:
-    inside = LEARNT_SHARE.settings
-    keep, sharpness = (
-        f"{name} {inside[name]:g}" + (" at the start, learnt" if inside[f"learn_{name}"] else "")
-        for name in ("keep", "sharpness")
-    )
+    settings = LEARNT_SHARE.settings
     return (
-        f"{inside['num_prototypes']} prototypes; {keep}; {sharpness}; radius {inside['radius']:g}; its own parameters "
-        f"at {LEARNT_SHARE.pooling_rate:g} times the rate; local features begin with a median length of "
+        f"{settings['num_prototypes']} prototypes; keep {settings['keep']:g} and sharpness {settings['sharpness']:g} "
+        f"at the start, both learnt; radius {settings['radius']:g}; its own parameters at "
+        f"{LEARNT_SHARE.pooling_rate:g} times the rate; local features begin with a median length of "
         f"{LEARNT_SHARE.median_norm:g}, as those of the others"
     )
 
@@ -288,8 +313,11 @@ def _wrapped(name: str) -> str:
     return name.replace(", ", ",\n").replace(" + ", " +\n").replace("average pooling", "average\npooling")
 
 
-def _as_pooling(result: Result) -> str:
-    """What plots know it by, so that colours are the same everywhere."""
-    if result.contestant.is_told:
+def _style_name(selection: Selection) -> str:
+    """Name by which plots choose colours, so that they are the same everywhere."""
+    if selection.contestant.is_told:
         return "oracle"
-    return result.contestant.pooling + (" + zero-shot" if result.contestant.zero_shot else "")
+    name = selection.contestant.pooling
+    if selection.contestant.zero_shot:
+        name += " + zero-shot"
+    return name

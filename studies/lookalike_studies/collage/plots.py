@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from lookalike.demo.race import Contestant, Shots
+from lookalike.demo.pictures import Shots
+from lookalike.demo.training import Contestant
 from lookalike.report.theme import INK, figure, style, theme
 from lookalike_studies.collage.claims import DISTILLED, Run
 from lookalike_studies.localisation.masks import spread

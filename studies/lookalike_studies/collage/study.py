@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from lookalike import data, objectives
 from lookalike._util.settings import check_settings
 from lookalike.data.collage import collage, sub_classes
-from lookalike.demo.race import Contestant, Shots, draw, in_cell
+from lookalike.demo.pictures import Shots, draw, in_cell
+from lookalike.demo.training import Contestant
 from lookalike.report.seeds import check_seeds, in_words
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.pretrain import Pretrained, pretrain

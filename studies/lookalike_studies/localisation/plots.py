@@ -9,48 +9,56 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lookalike.demo.page import outline_cell
-from lookalike.demo.race import Contestant, Shots
+from lookalike.demo.pictures import Shots
+from lookalike.demo.training import Contestant
 from lookalike.report.seeds import deviation
 from lookalike.report.theme import INK, figure, style, theme
+from lookalike_studies.localisation.masks import Located
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = "Greys"
 TITLES = {"share": "share of the weight inside, %", "pointing": "largest weight inside, % of pictures"}
 
 
 class Heat(NamedTuple):
+    """A pooling and its weights (n, N) on n pictures."""
+
     contestant: Contestant
-    weights: NDArray[np.float32]  # (n, places)
+    weights: NDArray[np.float32]
 
 
 def bars(
-    places: Mapping[str, Sequence[dict[str, dict[str, float]]]],
-    chance: Mapping[str, float],
-    contestants: Mapping[str, Contestant],
+    locations: Mapping[str, Sequence[Located]], chance: Mapping[str, float], contestants: Sequence[Contestant]
 ) -> Figure:
-    """A row of panels for the share, a row for pointing; a column for each mask."""
+    """Draw a row of panels for the share and one for pointing, with a column for each mask.
+
+    Args:
+        locations: By pooling, what was measured with each seed.
+        chance: By mask, the share of the pictures that it covers.
+        contestants: The poolings, for their colours.
+
+    Returns:
+        The figure.
+    """
     with theme():
-        drawn, panels = figure(1.5 + 3.6 * len(chance), 1.2 + 0.9 * len(places), 2, len(chance))
-        for panel, (what, mask) in zip(panels, [(w, m) for w in TITLES for m in chance], strict=True):
-            for place, (name, own) in enumerate(reversed(list(places.items()))):
-                values = [100 * each[what][mask] for each in own]
-                error = deviation(values)
-                look_of = _style(contestants[name])
-                mean = float(np.mean(values))
-                panel.barh(place, mean, xerr=error, color=look_of.colour, hatch=look_of.hatch, edgecolor=INK, capsize=3)
-                above = (mean + (error or 0), place)
-                panel.annotate(f"{mean:.0f}", above, xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
-            panel.axvline(100 * chance[mask], color=INK, linestyle="--", linewidth=1)
-            panel.set_yticks(range(len(places)), list(places)[::-1] if mask == next(iter(chance)) else [])
-            panel.grid(visible=False, axis="y")
-            panel.grid(axis="x")
-            panel.margins(x=0.15)
-            panel.set(
-                xlabel=TITLES[what],
-                title=f"{mask}, {100 * chance[mask]:.0f} % of the picture" if what == "share" else "",
-            )
+        drawn, panels = figure(1.5 + 3.6 * len(chance), 1.2 + 0.9 * len(locations), 2, len(chance))
+        remaining = iter(panels)
+        for measure, title in TITLES.items():
+            for column, mask in enumerate(chance):
+                panel = next(remaining)
+                for row, contestant in enumerate(reversed(contestants)):
+                    by_seed = [getattr(located, measure)[mask] for located in locations[contestant.name]]
+                    _bar(panel, row, 100 * np.array(by_seed), _style(contestant))
+                panel.axvline(100 * chance[mask], color=INK, linestyle="--", linewidth=1)
+                names = [contestant.name for contestant in reversed(contestants)] if column == 0 else []
+                panel.set_yticks(range(len(contestants)), names)
+                panel.grid(visible=False, axis="y")
+                panel.grid(axis="x")
+                panel.margins(x=0.15)
+                panel.set_xlabel(title)
+                if measure == "share":
+                    panel.set_title(f"{mask}, {100 * chance[mask]:.0f} % of the picture")
     return drawn
 
 
@@ -60,30 +68,51 @@ def heat_maps(
     spread: Callable[[NDArray[np.float32], int], NDArray[np.float32]],
     chosen: NDArray[np.int64],
 ) -> Figure:
-    """A row for each picture: the picture, then the weights of each pooling over it."""
+    """Draw a row for each picture: the picture, then the weights of each pooling over it.
+
+    Args:
+        shots: The test pictures.
+        heats: The poolings and their weights on all pictures.
+        spread: Spreads weights over the pixels of a picture with a given side.
+        chosen: Indices of the pictures.
+
+    Returns:
+        The figure.
+    """
     side = shots.pixels.shape[1]
+    columns = 1 + len(heats)
+    maps = [spread(heat.weights[chosen], side) for heat in heats]
     with theme():
-        columns = 1 + len(heats)
         drawn, panels = figure(1.55 * columns, 0.4 + 1.55 * len(chosen), len(chosen), columns)
-        maps = [spread(heat.weights[chosen], side) for heat in heats]
         for row, index in enumerate(chosen.tolist()):
-            own = panels[row * columns : (row + 1) * columns]
-            own[0].imshow(shots.pixels[index])
-            flat = 1 / side**2
-            for panel, of in zip(own[1:], maps, strict=True):
-                panel.imshow(of[row], cmap=COLOURS, vmin=0, vmax=max(2 * flat, of[row].max()))
-            for panel in own:
+            row_panels = panels[row * columns : (row + 1) * columns]
+            row_panels[0].imshow(shots.pixels[index])
+            for panel, pixels in zip(row_panels[1:], maps, strict=True):
+                panel.imshow(pixels[row], cmap="Greys", vmin=0, vmax=max(2 / side**2, pixels[row].max()))
+            for panel in row_panels:
                 outline_cell(panel, shots.cells[index], side)
                 panel.set(xticks=[], yticks=[])
                 panel.grid(visible=False)
-        for panel, title in zip(panels, ["picture", *(_short(heat.contestant.name) for heat in heats)], strict=False):
-            panel.set_title(title, fontsize=10)
+        panels[0].set_title("picture", fontsize=10)
+        for panel, heat in zip(panels[1:], heats, strict=False):
+            panel.set_title(_short(heat.contestant.name), fontsize=10)
     return drawn
 
 
+def _bar(panel: Any, row: int, values: NDArray[np.float64], look: Any) -> None:
+    mean, error = float(values.mean()), deviation(values.tolist())
+    panel.barh(row, mean, xerr=error, color=look.colour, hatch=look.hatch, edgecolor=INK, capsize=3)
+    end = (mean + (error or 0), row)
+    panel.annotate(f"{mean:.0f}", end, xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
+
+
 def _style(contestant: Contestant) -> Any:
-    methods = [contestant.settings.get("learn_keep") and "learnt", contestant.zero_shot and "zero-shot"]
-    return style(" + ".join([contestant.pooling, *filter(None, methods)]))
+    names = [contestant.pooling]
+    if contestant.settings.get("learn_keep"):
+        names.append("learnt")
+    if contestant.zero_shot:
+        names.append("zero-shot")
+    return style(" + ".join(names))
 
 
 def _short(name: str) -> str:

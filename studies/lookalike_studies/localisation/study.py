@@ -1,13 +1,12 @@
-"""Localisation: a pooling's weights point at the object, although nobody ever showed them a box.
+"""Localisation: do pooling weights point at the object, although no box was ever shown?
 
-Poolings are trained alike on pictures in which one cell of four shows what decides the class, and their weights on
-unseen classes (of the test) are held against where the object really is (``localisation_masks``): the share of the
-weight that lies inside its mask, and whether the largest weight does. By chance both are the share of the picture that
-the mask covers: that is average pooling. Masks are the true cell and, where letters are drawn, the letter's bounding
-box and its ink.
+Poolings are trained alike on pictures of 2 x 2 cells of which one decides the class. On unseen classes, their weights
+are compared with the true position of the object (``masks``): the share of the weight inside its mask, and whether the
+largest weight lies inside. By chance both equal the share of the picture that the mask covers, as with average pooling.
+Masks are the true cell and, for drawn letters, the letter's bounding box and its ink.
 
-A seed is network and batches both: each has its own network that has seen single letters, or single pictures, from
-which all poolings start.
+A seed decides network and batches: every seed has its own network, pretrained on single letters or pictures, from which
+all poolings start. Training is that of the demo, ``lookalike.demo.training``.
 """
 
 from dataclasses import dataclass, replace
@@ -17,49 +16,49 @@ import numpy as np
 import torch
 
 from lookalike import data
-from lookalike._util.checks import check_count, check_range
+from lookalike._util.settings import check_settings
 from lookalike.data.glyphs import GlyphReader, glyphs
 from lookalike.data.pictures import Pictures
-from lookalike.demo.race import LEARNT_SHARE, Budget, Contestant, Outcome, Shots, draw, learn_letters, race
+from lookalike.demo.pictures import Shots, draw
+from lookalike.demo.training import LEARNT_SHARE, Budget, Contestant, Outcome, pretrain_letters, train_contestant
 from lookalike.report.seeds import check_seeds, count_in_words
 from lookalike_studies.framework.context import Context
 from lookalike_studies.framework.study import Study, StudyResult, setting
 from lookalike_studies.localisation.claims import CELL, claims, table
-from lookalike_studies.localisation.masks import Masks, box_of, cell_masks, letter_mask, located, spread
+from lookalike_studies.localisation.masks import Located, Masks, box_of, cell_masks, letter_mask, located, spread
 from lookalike_studies.localisation.plots import Heat, bars, heat_maps
 
 Network = dict[str, torch.Tensor]
 BOX, INK = "letter's box", "ink"
-EACH = ("seeds", "rates", "shown")  # settings that no network depends on: each has one seed, and one rate
+AFTERWARDS = ("seeds", "rates", "shown")  # settings that no single training depends on
+DRAWN_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
 class Localisation:
-    steps: int = setting("of every pooling, rate and seed", budget=True)
-    alone_steps: int = setting("of every seed's network before, on single letters or single pictures", budget=True)
-    rates: tuple[float, ...] = setting("learning rates to choose from by held-out classes", budget=True)
-    seeds: tuple[int, ...] = setting("of network and batches both, the same for every pooling", budget=True)
-    train_classes: int = setting("drawn letters to train on, a quarter of them held out", budget=True)
-    test_classes: int = setting("drawn letters to measure on", budget=True)
-    pictures: int = setting("drawn of each class", budget=True)
-    keep: float = setting("mu of GSP")
-    sharpness: float = setting("epsilon of GSP")
-    prototypes: int = setting("m of GSP")
-    shown: int = setting("pictures in the figure of heat maps", budget=True)
+    """Settings of the study."""
+
+    steps: int = setting("of every pooling, rate and seed", budget=True, least=1)
+    alone_steps: int = setting("of pretraining on single letters or pictures, for every seed", budget=True, least=1)
+    rates: tuple[float, ...] = setting("learning rates to choose from by held-out classes", budget=True, above=0)
+    seeds: tuple[int, ...] = setting("of network and batches, the same for every pooling", budget=True)
+    train_classes: int = setting("drawn letters for training, a quarter of them held out", budget=True, least=1)
+    test_classes: int = setting("drawn letters for testing", budget=True, least=1)
+    pictures: int = setting("drawn of each class", budget=True, least=1)
+    keep: float = setting("mu of GSP", above=0, up_to=1)
+    sharpness: float = setting("epsilon of GSP", above=0)
+    prototypes: int = setting("m of GSP", least=1)
+    shown: int = setting("pictures in the figure of heat maps", budget=True, least=1)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "alone_steps", "train_classes", "test_classes", "pictures", "prototypes", "shown"):
-            check_count(name, getattr(self, name))
-        check_range("keep", self.keep, 0, 1)
-        check_range("sharpness", self.sharpness, 0, None)
+        check_settings(self)
         check_seeds(self.seeds)
         if not self.rates:
             raise ValueError("rates must name at least one, got none")
-        for rate in self.rates:
-            check_range("every one of rates", rate, 0, None)
 
     @property
     def budget(self) -> Budget:
+        """The size of the trainings."""
         return Budget(
             steps=self.steps,
             letter_steps=self.alone_steps,
@@ -73,6 +72,7 @@ class Localisation:
 
     @property
     def contestants(self) -> tuple[Contestant, ...]:
+        """The poolings."""
         gsp = {"num_prototypes": self.prototypes, "keep": self.keep, "sharpness": self.sharpness}
         return (
             Contestant("average pooling", "average"),
@@ -86,52 +86,62 @@ class Localisation:
 
 
 class Drawing(NamedTuple):
-    """All that is trained and measured on."""
+    """Data sets of the study.
 
-    alone: Pictures  # single letters, or pictures
+    Attributes:
+        alone: Single letters or pictures, for pretraining.
+        train: Training classes.
+        test: Unseen classes.
+    """
+
+    alone: Pictures
     train: Pictures
     test: Pictures
 
     @property
     def is_drawn(self) -> bool:
+        """Whether the pictures are drawn letters."""
         return isinstance(self.test.reader, GlyphReader)
 
 
 def run(settings: Localisation, context: Context) -> StudyResult:
+    """Train all poolings and measure where their weights lie.
+
+    Args:
+        settings: Settings of the study.
+        context: Folder, data and display.
+
+    Returns:
+        Claims, figures, table and numbers.
+    """
     drawing = _drawing(settings, context.data)
-    budget, contestants = settings.budget, settings.contestants
-    shots = {name: _shots(pictures, context, name) for name, pictures in drawing._asdict().items()}
-    networks = {seed: _network(seed, shots["alone"], budget, context) for seed in budget.seeds}
+    shots = {name: _draw(pictures, context, name) for name, pictures in drawing._asdict().items()}
+    networks = {seed: _pretrain(seed, shots["alone"], settings.budget, context) for seed in settings.seeds}
     masks = _masks(drawing, shots["test"])
+    chance = {name: float(mask.mean()) for name, mask in masks.items()}
     outcomes: dict[str, list[Outcome]] = {}
     rates: dict[str, float] = {}
-    for contestant in contestants:
-        rates[contestant.name], outcomes[contestant.name] = _raced(contestant, networks, shots, budget, context)
-    places = {name: [located(each.weights, masks) for each in own] for name, own in outcomes.items()}
-    for name, own in places.items():
-        told = f"{np.mean([each.share[CELL] for each in own]):.3f} of the weight in the true cell"
-        context.display.say(f"{name}: {told}, points there in {np.mean([each.pointing[CELL] for each in own]):.1%}")
-    chance = {name: float(mask.mean()) for name, mask in masks.items()}
-    pooling = {contestant.name: contestant for contestant in contestants}
-    heats = [Heat(pooling[name], own[0].weights) for name, own in outcomes.items()]
+    locations: dict[str, list[Located]] = {}
+    for contestant in settings.contestants:
+        name = contestant.name
+        rates[name], outcomes[name] = _train(contestant, networks, shots, settings.budget, context)
+        locations[name] = [located(outcome.weights, masks) for outcome in outcomes[name]]
+        share = np.mean([one.share[CELL] for one in locations[name]])
+        pointing = np.mean([one.pointing[CELL] for one in locations[name]])
+        context.display.say(f"{name}: {share:.3f} of the weight in the true cell, points there in {pointing:.1%}")
     chosen = np.linspace(0, len(shots["test"].labels) - 1, settings.shown).astype(np.int64)
-    notes = [f"Rates, chosen by held-out classes: {', '.join(f'{name} {rate:g}' for name, rate in rates.items())}."]
-    if context.data is not None:
-        notes.append(
-            "train_classes, test_classes and pictures are for what is drawn without --data, and had no say here."
-        )
-    if not drawing.is_drawn:
-        notes.append(
-            "Collage: 12 of the 16 super-classes train and 4 are held out to choose the rate; the test shows unseen "
-            "sub-classes of all of them."
-        )
+    heats = [Heat(contestant, outcomes[contestant.name][0].weights) for contestant in settings.contestants]
+    by_seed: dict[str, list[dict[str, Any]]] = {}
+    for name, own in outcomes.items():
+        pairs = zip(locations[name], own, strict=True)
+        by_seed[name] = [{**location._asdict(), **outcome.metrics} for location, outcome in pairs]
     return StudyResult(
-        claims=claims(places, chance, drawing.is_drawn),
+        claims=claims(locations, chance, drawing.is_drawn),
         figures={
             "localisation": (
-                bars({name: [each._asdict() for each in own] for name, own in places.items()}, chance, pooling),
+                bars(locations, chance, settings.contestants),
                 "How much of the pooling weight lies inside the object, and how often the largest weight does, on "
-                f"unseen classes; {_over(settings.seeds)}. Dashed: by chance.",
+                f"unseen classes; {_over_seeds(settings.seeds)}. Dashed: by chance.",
             ),
             "heat-maps": (
                 heat_maps(shots["test"], heats, spread, chosen),
@@ -139,16 +149,9 @@ def run(settings: Localisation, context: Context) -> StudyResult:
                 "scale of each picture ends at its largest weight.",
             ),
         },
-        tables={"localisation": table(places, outcomes, rates, chance)},
-        numbers={
-            "chance": chance,
-            "rates": rates,
-            "by_seed": {
-                name: [{**each._asdict(), **outcome.figures} for each, outcome in zip(own, outcomes[name], strict=True)]
-                for name, own in places.items()
-            },
-        },
-        notes=notes,
+        tables={"localisation": table(locations, outcomes, rates, chance)},
+        numbers={"chance": chance, "rates": rates, "by_seed": by_seed},
+        notes=_notes(rates, context.data, drawing),
     )
 
 
@@ -167,61 +170,77 @@ def _drawing(settings: Localisation, source: str | None) -> Drawing:
     reader: Any = both.reader
     cells = reader.cells**2 if isinstance(reader, GlyphReader) else reader.places.shape[1]
     if cells != 4:
-        raise ValueError(f"the race is for pictures of 2 x 2 cells, got {cells} cells")
+        raise ValueError(f"the study needs pictures of 2 x 2 cells, got {cells} cells")
     if source.startswith("glyphs"):
-        pieces = source.removeprefix("glyphs").strip("() ")
-        alone = data.load(f"glyphs({pieces + ', ' if pieces else ''}cells=1, size=32)").split("train")
+        options = [source.removeprefix("glyphs").strip("() "), "cells=1", "size=32"]
+        alone = data.load(f"glyphs({', '.join(filter(None, options))})").split("train")
     else:
         inside = source.removeprefix("collage").removeprefix(":").strip("()")
         alone = data.load(f"collage({inside}, cells=1)", check=False).split("train")
     return Drawing(alone, both.split("train"), both.split("test"))
 
 
-def _shots(pictures: Pictures, context: Context, name: str) -> Shots:
-    pieces = []
+def _draw(pictures: Pictures, context: Context, name: str) -> Shots:
+    pixels, cells = [], []
     with context.display.bar(len(pictures), f"drawing: {name}") as tick:
-        for first in range(0, len(pictures), 100):
-            pieces.append(draw(pictures, first, min(first + 100, len(pictures))))
-            tick(len(pieces[-1][1]))
-    pixels, cells = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
-    return Shots(pixels, np.unique(pictures.labels, return_inverse=True)[1].astype(np.int64), cells)
+        for first in range(0, len(pictures), DRAWN_AT_ONCE):
+            some_pixels, some_cells = draw(pictures, first, first + DRAWN_AT_ONCE)
+            pixels.append(some_pixels)
+            cells.append(some_cells)
+            tick(len(some_cells))
+    labels = np.unique(pictures.labels, return_inverse=True)[1].astype(np.int64)
+    return Shots(np.concatenate(pixels), labels, np.concatenate(cells))
 
 
-def _network(seed: int, alone: Shots, budget: Budget, context: Context) -> Network:
-    """The one from which all poolings start with this seed."""
+def _pretrain(seed: int, alone: Shots, budget: Budget, context: Context) -> Network:
+    """Train the network from which all poolings of a seed start."""
 
     def compute() -> dict[str, Any]:
         with context.display.bar(budget.letter_steps, f"alone, seed {seed}", " steps") as tick:
-            learnt = learn_letters(alone, seed, budget, tick)
-        return {name: tensor.numpy() for name, tensor in learnt.items()}
+            weights = pretrain_letters(alone, seed, budget, tick)
+        return {name: tensor.numpy() for name, tensor in weights.items()}
 
-    return {
-        name: torch.from_numpy(array) for name, array in context.cached(f"network {seed}", compute, ignore=EACH).items()
-    }
+    arrays = context.cached(f"network {seed}", compute, ignore=AFTERWARDS)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def _raced(
+def _train(
     contestant: Contestant, networks: dict[int, Network], shots: dict[str, Shots], budget: Budget, context: Context
 ) -> tuple[float, list[Outcome]]:
-    """The rate that is best on held-out classes with the first seed, and the outcomes of all seeds with it."""
+    """Choose the rate by held-out classes and the first seed; return it with the outcomes of all seeds."""
 
-    def run(rate: float, seed: int) -> Outcome:
+    def train(rate: float, seed: int) -> Outcome:
         def compute() -> dict[str, Any]:
             with context.display.bar(budget.steps, f"{contestant.name}, rate {rate:g}, seed {seed}", " steps") as tick:
-                return race(
+                outcome = train_contestant(
                     contestant, rate, seed, networks[seed], shots["train"], shots["test"], budget, tick
-                )._asdict()
+                )
+            return outcome._asdict()
 
-        return Outcome(**context.cached(f"{contestant.name} {rate:g} {seed}", compute, ignore=EACH))
+        return Outcome(**context.cached(f"{contestant.name} {rate:g} {seed}", compute, ignore=AFTERWARDS))
 
-    first = {rate: run(rate, budget.seeds[0]) for rate in budget.rates}
-    best = max(first, key=lambda rate: first[rate].curve[-1][1])
-    return best, [first[best], *(run(best, seed) for seed in budget.seeds[1:])]
+    by_rate = {rate: train(rate, budget.seeds[0]) for rate in budget.rates}
+    best = max(by_rate, key=lambda rate: by_rate[rate].curve[-1][1])
+    return best, [by_rate[best], *(train(best, seed) for seed in budget.seeds[1:])]
 
 
-def _over(seeds: tuple[int, ...]) -> str:
-    counted = count_in_words(len(seeds))
-    return counted if len(seeds) == 1 else f"mean and standard deviation over {counted}"
+def _over_seeds(seeds: tuple[int, ...]) -> str:
+    if len(seeds) == 1:
+        return "one seed"
+    return f"mean and standard deviation over {count_in_words(len(seeds))}"
+
+
+def _notes(rates: dict[str, float], source: str | None, drawing: Drawing) -> list[str]:
+    chosen = ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
+    notes = [f"Rates, chosen by held-out classes: {chosen}."]
+    if source is not None:
+        notes.append("train_classes, test_classes and pictures are for drawn letters without --data; not used here.")
+    if not drawing.is_drawn:
+        notes.append(
+            "Collage: 12 of the 16 super-classes train and 4 are held out to choose the rate; the test shows unseen "
+            "sub-classes of all of them."
+        )
+    return notes
 
 
 def _masks(drawing: Drawing, test: Shots) -> dict[str, Masks]:
