@@ -46,15 +46,17 @@ class Run(NamedTuple):
     weights: NDArray[np.float32]  # of the shown collages
 
 
-def percent(runs: Sequence[Run], metric: str = "MAP@R") -> list[float]:
-    """Collect a metric of the test in percent, one value per seed."""
-    return [100 * run.figures[metric] for run in runs]
+def percent(runs: Sequence[Run]) -> list[float]:
+    """Collect MAP@R of the test in percent, one value per seed."""
+    return [100 * run.figures["MAP@R"] for run in runs]
 
 
 def judge_claims(values: Mapping[str, Sequence[float]]) -> list[JudgedClaim]:
     """Judge both claims; ``values`` has MAP@R of the test in percent, by contestant and seed."""
-    means = {name: float(np.mean(of_seeds)) for name, of_seeds in values.items()}
-    texts = {name: f"{name} {in_words(of_seeds)}" for name, of_seeds in values.items()}
+    means, texts = {}, {}
+    for name, of_seeds in values.items():
+        means[name] = float(np.mean(of_seeds))
+        texts[name] = f"{name} {in_words(of_seeds)}"
     count = len(values[GSP])
     seeds = count_in_words(count)
     if count == 1:
@@ -74,16 +76,14 @@ def runs_table(runs: Mapping[str, Sequence[Run]]) -> Table:
     """Tabulate retrieval, pooling weights and contributions of all contestants."""
     lines = []
     for name, of_seeds in runs.items():
-        validation = [100 * max(value for _, value in run.curve[1:]) for run in of_seeds]
-        values = [percent(of_seeds), percent(of_seeds, "P@1"), validation]
-        if name != DISTILLED:
-            for part in ("training", "test"):
-                values.append([100 * run.in_cell[part] for run in of_seeds])
-            for part in ("start", "test"):
-                values.append([100 * run.from_cell[part] for run in of_seeds])
+        rows = []
+        for run in of_seeds:
+            validation = np.array(run.curve)[1:, 1].max()
+            cells = *run.in_cell.values(), *run.from_cell.values()
+            rows.append([run.figures["MAP@R"], run.figures["P@1"], validation, *cells])
         entries = [words(name)]
-        for of_column in values:
-            entries.append(entry(of_column, digits=1))
+        for values in 100 * np.array(rows).T:
+            entries.append(entry(values, digits=1))
         entries += [words("")] * (len(COLUMNS) - len(entries))
         lines.append(Line(entries, group="distilled" if name == DISTILLED else ""))
     return Table(COLUMNS, lines, notes=[TABLE_NOTE])

@@ -15,6 +15,8 @@ from dataclasses import asdict, replace
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from lookalike_studies.framework.context import Context
 from lookalike_studies.framework.study import Study, StudyResult
 from lookalike_studies.tokens import claims, plots
@@ -34,13 +36,12 @@ def run(settings: Tokens, context: Context) -> StudyResult:
     choices = product(settings.margins, settings.prototypes, settings.keep, settings.sharpness)
     grid = [Run(margin, SEARCH_SEED, keep, sharpness, m) for margin, m, keep, sharpness in choices]
     validation = [trained.best for trained in _train("choosing", grid, settings, settings.search_epochs, context)]
+    best = np.reshape(validation, (len(settings.margins), -1)).argmax(1)  # the grid is ordered by margin
+    count = len(grid) // len(best)
     chosen: dict[float, Run] = {}
-    for margin in settings.margins:
-        candidates = [i for i, candidate in enumerate(grid) if candidate.margin == margin]
-        chosen[margin] = grid[max(candidates, key=validation.__getitem__)]
-        context.display.say(
-            f"margin {margin:g}: {claims.describe(chosen[margin])}, chosen among {len(candidates)} by validation"
-        )
+    for i, margin in enumerate(settings.margins):
+        chosen[margin] = grid[i * count + best[i]]
+        context.display.say(f"margin {margin:g}: {claims.describe(chosen[margin])}, chosen among {count} by validation")
     runs: dict[str, list[Run]] = {GAP: [], GSP: []}
     for margin, seed in product(settings.margins, settings.seeds):
         runs[GAP].append(Run(margin, seed))
@@ -53,7 +54,7 @@ def run(settings: Tokens, context: Context) -> StudyResult:
     results, published = Results(outcomes), settings.published_margin
 
     samples = claims.draw_test_samples(settings, settings.seeds[0])
-    at_best = [results.at(pooling, margin)[0] for pooling, margin in results.best_margin.items()]
+    at_best = [results.at(pooling, results.best_margin[pooling])[0] for pooling in runs]
     at_published = [results.at(pooling, published)[0] for pooling in runs]
     figures = {
         "margins": plots.draw_margins(results, published),

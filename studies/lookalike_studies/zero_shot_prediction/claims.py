@@ -39,20 +39,18 @@ def judge_gains(gains: Mapping[str, Sequence[float]], here: str = "") -> JudgedC
     """Judge gains in points, by distance and seed; ``here`` describes them."""
     measured = [compare(distance, of_seeds, 0.0, effect=PARTLY_FROM) for distance, of_seeds in gains.items()]
     here += remarks(measured)
-    sure = [evidence for evidence in measured if evidence.holds]
+    gain = np.array([evidence.difference for evidence in measured])
+    margin = np.array([evidence.margin for evidence in measured])
+    counts, largest = gain > margin, gain + margin  # with one seed False and NaN
     verdict: Verdict = "not tested"
-    if len(sure) == len(measured) and min(evidence.difference for evidence in measured) >= REPRODUCED_FROM:
+    if np.all(counts & (gain >= REPRODUCED_FROM)):
         verdict = "reproduced"
-    elif all(evidence.excludes(PARTLY_FROM) for evidence in measured):
+    elif np.all(largest < PARTLY_FROM):
         verdict = "not reproduced"
-    elif all(evidence.is_measured for evidence in measured):
-        some = any(evidence.difference >= PARTLY_FROM for evidence in sure)
-        if some and any(evidence.excludes(REPRODUCED_FROM) for evidence in measured):
-            verdict = "partly"
-    for evidence in sure:
-        if evidence.difference < REPRODUCED_FROM and not evidence.excludes(REPRODUCED_FROM):
-            here += f"; {REPRODUCED_FROM:g} points may be there"
-            break
+    elif not np.isnan(largest).any() and np.any(counts & (gain >= PARTLY_FROM)) and np.any(largest < REPRODUCED_FROM):
+        verdict = "partly"
+    if np.any(counts & (gain < REPRODUCED_FROM) & (largest >= REPRODUCED_FROM)):
+        here += f"; {REPRODUCED_FROM:g} points may be there"
     return JudgedClaim(PAPER, here, verdict)
 
 
