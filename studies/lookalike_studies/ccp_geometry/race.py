@@ -1,14 +1,13 @@
 """Proxy problems on pictures in memory: one problem for ever, alternating ones, and alternating ones against samples.
 
-A plain loop around ``lookalike.training.ccp``, which keeps what a plot needs of every problem: where the held-out
-pictures lay when it was at its best, the proxies it began with, what became of them, and those of the next problem.
-All kinds have the same start, batches, steps and rate; weights are chosen by MAP@R on held-out pictures.
+``fit`` trains, ``lookalike.training.ccp`` has the problems, and a recorder keeps what a plot needs of every problem:
+the held-out pictures at its best evaluation, its first and its converged proxies, and those of the next problem. All
+kinds have the same start, batches, steps and rate. Weights are chosen by MAP@R on held-out pictures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from copy import deepcopy
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +17,12 @@ from torch import Tensor, nn
 
 from lookalike.data.sampler import ClassBatches
 from lookalike.geometry import clip
-from lookalike.objectives import BetweenProxies, BetweenSamples, PairObjective
+from lookalike.models.backbone import in_eval_mode
+from lookalike.objectives import BetweenProxies, BetweenSamples, Loss, PairObjective
+from lookalike.objectives.between_proxies import BetweenAnchors
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.ccp import ProxyProblems
+from lookalike.training.loop import fit
 
 Floats = NDArray[np.float32]
 Tick = Callable[[int], None]
@@ -111,99 +113,144 @@ class Course(NamedTuple):
         return cls(snapshots, curve, kept["proxies"], kept["validation"], kept["test"])
 
 
+class Learner(nn.Module):
+    """Model and pair loss on training pictures by their position: positions (B,) -> loss."""
+
+    def __init__(self, model: nn.Module, objective: BetweenAnchors, train: Part) -> None:
+        super().__init__()
+        self.model, self.objective, self.train_part = model, objective, train
+
+    def forward(self, positions: Tensor) -> Loss:
+        chosen = positions.numpy()
+        labels = torch.from_numpy(self.train_part.labels[chosen])
+        if isinstance(self.objective, BetweenSamples):
+            joined = np.concatenate([chosen, self.objective.places.numpy()])  # together, for batch norm
+            vectors, samples = self.model(self.train_part.batch(joined)).tensor_split([len(chosen)])
+            self.objective.see(samples)
+        else:
+            vectors = self.model(self.train_part.batch(chosen))
+        return self.objective(vectors, labels, None, positions)
+
+
+class Recorder:
+    """Reports evaluations to the problems, and records what a plot needs of each of them."""
+
+    def __init__(self, problems: ProxyProblems, optimizer: torch.optim.Optimizer, validation: Part) -> None:
+        self.problems, self.optimizer, self.validation = problems, optimizer, validation
+        self.snapshots: list[Snapshot] = []
+        self.curve: list[tuple[int, float]] = []
+        self.vectors: Floats = np.zeros(0, np.float32)  # of the held-out pictures at this evaluation
+        self.best = -1.0  # best MAP@R of all problems, with proxies and vectors there
+        self.best_proxies = self.best_vectors = self.vectors
+        problems.begin()
+        self._start_problem(-1.0)
+
+    def evaluate(self) -> dict[str, float]:
+        """Embed the held-out pictures and measure MAP@R."""
+        self.vectors = vectors_of(self.problems.model, self.validation).numpy()
+        return {"MAP@R": map_at_r(self.vectors, self.validation.labels)}
+
+    def on_evaluation(self, step: int, metrics: dict[str, float]) -> None:
+        """Report the evaluation; record the problem if this ends it."""
+        figure = metrics["MAP@R"]
+        self.curve.append((step, figure))
+        number = self.problems.number
+        ended = self.problems.report(figure, self.optimizer)
+        if ended is not None:
+            following = self._proxies()
+            radii = ended.radius_before, ended.radius_after
+            self._record(number, step, radii, following)
+            self._start_problem(figure)
+        elif self.problems.waited == 0:
+            self.plane, self.figure = self.vectors, figure
+            self.converged = _clipped(self.problems.solution["proxies"])
+            if figure > self.best:
+                self.best, self.best_proxies, self.best_vectors = figure, self.converged, self.vectors
+
+    def finish(self, step: int) -> None:
+        """Record the problem that the last step interrupted."""
+        if not self.snapshots or self.snapshots[-1].step < step:
+            self._record(self.problems.number, step, (None, None), None)
+
+    def _start_problem(self, figure: float) -> None:
+        self.began = self.converged = self._proxies()
+        self.plane, self.figure = self.vectors, figure
+
+    def _record(
+        self, number: int, step: int, radii: tuple[float | None, float | None], following: Floats | None
+    ) -> None:
+        vectors = (self.plane, self.began, self.converged, following)
+        self.snapshots.append(Snapshot(number, step, self.figure, *radii, *vectors))
+
+    def _proxies(self) -> Floats:
+        return _clipped(self.problems.objective.solution(self.problems.embed))
+
+
 def solve(
     kind: str, model: nn.Module, loss: PairObjective, dim: int, parts: Parts, budget: Budget, seed: int, tick: Tick
 ) -> Course:
-    """Train ``model`` (inputs -> vectors in the unit ball) by problems of that kind; it ends with its best weights."""
-    train, classes = parts.train, parts.classes
+    """Train a model by problems of one kind; it ends with its best weights.
+
+    Args:
+        kind: ONE, ALTERNATING or SAMPLES.
+        model: Maps inputs to vectors in the unit ball.
+        loss: Loss on pairs.
+        dim: Dimension of the vectors.
+        parts: Pictures.
+        budget: Steps, learning rate and settings of the problems.
+        seed: Seed of proxies, pools and batches.
+        tick: Called with 1 after every step.
+
+    Returns:
+        All problems, and the vectors at the best evaluation.
+    """
+    train = parts.train
     torch.manual_seed(seed)
-    objective: BetweenProxies | BetweenSamples
+    objective: BetweenAnchors = BetweenProxies(loss, parts.classes, dim, budget.proxies)
     if kind == SAMPLES:
-        objective = BetweenSamples(loss, classes, budget.proxies)
-    else:
-        objective = BetweenProxies(loss, classes, dim, budget.proxies)
-
-    def embed(places: NDArray[np.int64]) -> Tensor:
-        return vectors_of(model, Part(train.inputs[places], train.labels[places]))
-
+        objective = BetweenSamples(loss, parts.classes, budget.proxies)
     problems = ProxyProblems(
         model,
         objective,
         train.labels,
-        embed,
+        lambda positions: vectors_of(model, Part(train.inputs[positions], train.labels[positions])),
         pool=budget.pool,
         pull=budget.pull,
         patience=budget.patience,
         alternate=kind != ONE,
         seed=seed,
     )
-    optimiser = torch.optim.Adam(_groups(model, objective, budget.weight_decay), lr=budget.rate)
-    batches = iter(ClassBatches(train.labels, budget.batch, budget.per_class, seed=seed))
-    problems.begin()
-    began = _clipped(objective.solution(embed))
-    snapshots: list[Snapshot] = []
-    curve: list[tuple[int, float]] = []
-    best, best_plane, best_proxies, best_weights = -1.0, np.zeros((0, dim), np.float32), began, model.state_dict()
-    plane, converged, figure_there = best_plane, began, -1.0  # of this problem
-    for step in range(budget.steps + 1):
-        if step % budget.evaluate_every == 0 or step == budget.steps:
-            vectors = vectors_of(model, parts.validation)
-            figure = map_at_r(vectors.numpy(), parts.validation.labels)
-            curve.append((step, figure))
-            number = problems.number
-            ended = problems.report(figure, optimiser)
-            if ended is None and problems.waited == 0:
-                plane, converged, figure_there = vectors.numpy(), _clipped(problems.solution["proxies"]), figure
-                if figure > best:
-                    best, best_plane, best_proxies = figure, plane, converged
-                    best_weights = deepcopy(model.state_dict())
-            if ended is not None:
-                following = _clipped(objective.solution(embed))
-                radii = ended.radius_before, ended.radius_after
-                snapshots.append(Snapshot(number, step, figure_there, *radii, plane, began, converged, following))
-                began, plane, converged, figure_there = following, vectors.numpy(), following, figure
-        if step < budget.steps:
-            _step(model, objective, problems, optimiser, train, np.array([draw.index for draw in next(batches)]))
-            tick(1)
-    if not snapshots or snapshots[-1].step < budget.steps:
-        last = Snapshot(problems.number, budget.steps, figure_there, None, None, plane, began, converged, None)
-        snapshots.append(last)
-    model.load_state_dict(best_weights)
-    return Course(snapshots, curve, best_proxies, best_plane, vectors_of(model, parts.test).numpy())
+    optimizer = torch.optim.Adam(_groups(model, objective, budget.weight_decay), lr=budget.rate)
+    recorder = Recorder(problems, optimizer, parts.validation)
+    fit(
+        Learner(model, objective, train),
+        _batches(train.labels, budget, seed),
+        optimizer,
+        steps=budget.steps,
+        seed=seed,
+        evaluate=recorder.evaluate,
+        evaluate_every=budget.evaluate_every,
+        restore_best=model,
+        before_update=problems.add_pull,
+        on_step=lambda *_: tick(1),
+        on_evaluation=recorder.on_evaluation,
+    )
+    recorder.finish(budget.steps)
+    test = vectors_of(model, parts.test).numpy()
+    return Course(recorder.snapshots, recorder.curve, recorder.best_proxies, recorder.best_vectors, test)
 
 
-def _step(
-    model: nn.Module,
-    objective: BetweenProxies | BetweenSamples,
-    problems: ProxyProblems,
-    optimiser: torch.optim.Optimizer,
-    train: Part,
-    chosen: NDArray[np.int64],
-) -> None:
-    model.train()
-    if isinstance(objective, BetweenSamples):
-        places = objective.places.numpy()
-        both = model(train.batch(np.concatenate([chosen, places])))
-        vectors = both[: len(chosen)]
-        objective.see(both[len(chosen) :])
-    else:
-        vectors = model(train.batch(chosen))
-    loss = objective(vectors, torch.from_numpy(train.labels[chosen]), None, torch.from_numpy(chosen))
-    optimiser.zero_grad(set_to_none=True)
-    loss.value.backward()
-    problems.add_pull()
-    optimiser.step()
+def _batches(labels: NDArray[np.int64], budget: Budget, seed: int) -> Iterator[tuple[Tensor]]:
+    for batch in ClassBatches(labels, budget.batch, budget.per_class, seed=seed):
+        yield (torch.tensor([draw.index for draw in batch]),)
 
 
 @torch.no_grad()
 def vectors_of(model: nn.Module, part: Part) -> Tensor:
-    """What the model makes of all inputs (n, D), in evaluation mode."""
-    was_training = model.training
-    model.eval()
+    """Embed all inputs in evaluation mode, (n, D)."""
     starts = range(0, len(part.labels), EVALUATION_BATCH)
-    vectors = torch.cat([model(part.batch(slice(first, first + EVALUATION_BATCH))) for first in starts])
-    model.train(was_training)
-    return vectors
+    with in_eval_mode(model):
+        return torch.cat([model(part.batch(slice(first, first + EVALUATION_BATCH))) for first in starts])
 
 
 def map_at_r(vectors: Floats, labels: NDArray[np.int64]) -> float:
@@ -219,6 +266,8 @@ def _groups(model: nn.Module, objective: nn.Module, weight_decay: float) -> list
     """Weight decay is for matrices and filters, not for batch norm, biases and proxies."""
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     others = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
-    proxies = list(objective.parameters())
     groups: list[dict[str, Any]] = [{"params": matrices, "weight_decay": weight_decay}]
-    return [*groups, {"params": [*others, *proxies]}] if others or proxies else groups
+    others += objective.parameters()
+    if others:
+        groups.append({"params": others})
+    return groups
