@@ -179,8 +179,8 @@ class Recorder:
     def _record(
         self, number: int, step: int, radii: tuple[float | None, float | None], following: Floats | None
     ) -> None:
-        vectors = (self.plane, self.began, self.converged, following)
-        self.snapshots.append(Snapshot(number, step, self.figure, *radii, *vectors))
+        snapshot = Snapshot(number, step, self.figure, *radii, self.plane, self.began, self.converged, following)
+        self.snapshots.append(snapshot)
 
     def _proxies(self) -> Floats:
         return _clipped(self.problems.objective.solution(self.problems.embed))
