@@ -26,7 +26,7 @@ def test_one_picture_in_two_classes_is_noted(folder: Path) -> None:
         "2 pictures with the same content in more than one class; "
         "the first: class0/0.png = class0/again.png = class2/wrong.png"
     )
-    report = data.benchmarks.check(folder)
+    report = data.datasets.check(folder)
     assert report.good
     assert note in report.notes
     assert data.load(folder, check=False).notes == ()

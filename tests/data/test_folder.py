@@ -116,9 +116,7 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
         data.load(tmp_path / "a.zip")
     with pytest.raises(ValueError, match=r"is a file; expected a folder of class folders"):
         data.load(tmp_path / "flat/1.png")
-    with pytest.raises(
-        ValueError, match=r"there is no folder, CSV or data set '.*nowhere'; names that are known: cub, "
-    ):
+    with pytest.raises(ValueError, match=r"there is no folder, CSV or data set '.*nowhere'; names of data sets: cub, "):
         data.load(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="did you mean 'glyphs'"):
         data.load("glyph")
@@ -187,6 +185,6 @@ def test_a_benchmark_one_level_below(tmp_path: Path) -> None:
     hint = f"holds CUB-200-2011 (birds): did you mean cub:{tmp_path}/birds?"
     with pytest.raises(ValueError, match=re.escape(hint)):
         data.load(tmp_path)
-    assert data.benchmarks.check(tmp_path).faults[0].endswith(hint)
+    assert data.datasets.check(tmp_path).faults[0].endswith(hint)
     put(tmp_path, *(f"class{number}/1.png" for number in range(15)))  # as many are classes, whatever is in one
     assert len(data.load(tmp_path).classes) == 17

@@ -8,8 +8,7 @@ from typing import Any
 from lookalike._util.settings import setting
 from lookalike._util.suggestions import did_you_mean
 from lookalike.cli.arguments import JSON, UsageError, parse
-from lookalike.data import DRAWN
-from lookalike.data import datasets as benchmarks
+from lookalike.data import DRAWN, datasets
 
 DESCRIPTION = """Without arguments: list the data sets that are known by name, their sizes and where to get them. With
 check PATH: check that a folder is complete and readable, and list its problems."""
@@ -38,22 +37,22 @@ def run(argv: list[str]) -> int:
         flags=JSON,
     )
     if settings.action is None:
-        _print_list(benchmarks.describe(), as_json=bool(flags))
+        _print_list(datasets.describe(), as_json=bool(flags))
         return 0
     if settings.action != "check":
         raise UsageError(f"there is no 'datasets {settings.action}'{did_you_mean(settings.action, ['check'])}")
     if settings.path is None:
         raise UsageError("missing PATH (folder or CSV to check)")
     name, colon, folder = str(settings.path).partition(":")
-    if colon and benchmarks.lookup(name) and settings.name is None:
+    if colon and datasets.lookup(name) and settings.name is None:
         settings.name, settings.path = name, Path(folder)
     if not settings.path.expanduser().exists():
-        dataset = benchmarks.lookup(str(settings.path))
+        dataset = datasets.lookup(str(settings.path))
         if dataset is not None:
             raise UsageError(f"name its folder: lookalike datasets check {dataset.name}:FOLDER; nothing is downloaded")
         if str(settings.path) == DRAWN:
             raise UsageError(f"{DRAWN} are drawn when they are used: there is nothing to check")
-    report = benchmarks.check(settings.path, settings.name, decode=settings.decode, progress=True)
+    report = datasets.check(settings.path, settings.name, decode=settings.decode, progress=True)
     if flags:
         print(json.dumps(report.as_dict(), indent=2))
     else:
@@ -61,11 +60,11 @@ def run(argv: list[str]) -> int:
     return int(not report.good)
 
 
-def _print_list(datasets: list[dict[str, Any]], *, as_json: bool) -> None:
+def _print_list(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(datasets, indent=2))
+        print(json.dumps(rows, indent=2))
         return
-    for number, dataset in enumerate(datasets):
+    for number, dataset in enumerate(rows):
         if number > 0:
             print()
         splits = []

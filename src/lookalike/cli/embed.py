@@ -100,9 +100,9 @@ def _load_pictures(source: str, strict: bool) -> Pictures:
         pictures = data.load(source, check=False, fewest_classes=1)
         labelled = len(pictures)
     except ValueError:
-        if not folder.is_dir() or data.benchmarks.recognise(folder) is not None:
+        if not folder.is_dir() or data.datasets.recognise(folder) is not None:
             raise
-    if folder.is_dir() and data.benchmarks.recognise(folder) is None:
+    if folder.is_dir() and data.datasets.recognise(folder) is None:
         listing = list_pictures(folder)
         names = listing.pictures
         if not names:

@@ -1,16 +1,16 @@
 """Files -> labelled pictures -> batches.
 
-``load`` gives the table of pictures (``Pictures``) of any source: a folder of class folders, a CSV, a benchmark in its
-official layout, the drawn set called glyphs, or the collage that is composed of CIFAR-100.
+``load`` gives the table of pictures (``Pictures``) of any source: a folder of class folders, a CSV, a public data set
+in its official layout, the drawn data set glyphs, or the collage that is composed of CIFAR-100.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 
-from lookalike.data import datasets as benchmarks
+from lookalike._util.suggestions import closest
+from lookalike.data import datasets
 from lookalike.data.contradictions import find_contradictions
 from lookalike.data.files import raise_problems, verified
 from lookalike.data.folder import read_folder
@@ -30,28 +30,40 @@ def load(
     progress: bool = False,
     fewest_classes: int = 2,
 ) -> Pictures:
-    """The pictures of ``source``.
+    """Read the table of pictures of any source.
 
-    source: a folder of class folders; a CSV with the columns path and label; the folder of a benchmark, which is
-        recognised by its files; a benchmark's name with ``root`` or as "NAME:FOLDER"; or "glyphs",
-        also with settings as "glyphs(cells=1, size=32)"; or "collage:FOLDER" of CIFAR-100, also with settings as
-        "collage(FOLDER, split=3/2)".
-    root: the folder of a benchmark given by name, or the folder that the paths in a CSV start from.
-    check: decode every file once; the unreadable ones are left out and listed in ``problems``; one picture in two
-        classes is noted.
-    strict: raise if anything would have to be left out.
-    progress: show a progress bar while checking.
-    fewest_classes: raise if a folder or a CSV has fewer; one class will do where nothing is to be told apart.
+    Args:
+        source: A folder of class folders; a CSV with the columns path and label; the folder of a public data set
+            (recognised by its files); the name of a public data set with ``root``, or "NAME:FOLDER"; "glyphs" or
+            "glyphs(cells=1, size=32)"; "collage:FOLDER" of CIFAR-100 or "collage(FOLDER, split=3/2)".
+        root: Folder of a data set given by name, or the folder that the paths in a CSV start from.
+        strict: Raise if a picture would be left out.
+        check: Decode every file once. Unreadable files are left out and listed in ``problems``; files with the same
+            content in two classes are noted.
+        progress: Show a progress bar while checking.
+        fewest_classes: Smallest number of classes of a folder or CSV.
+
+    Returns:
+        The table of pictures.
+
+    Raises:
+        ValueError: If there is no such source, or it has too few classes.
+        BrokenData: If the data are incomplete or, with ``strict``, contain unreadable pictures.
     """
-    if (str(source) == DRAWN or str(source).startswith(f"{DRAWN}(")) and root is None:
-        from lookalike.data.glyphs import glyphs_named
+    text = str(source)
+    if root is None and (text == DRAWN or text.startswith(f"{DRAWN}(")):
+        from lookalike.data.glyphs import parse_glyphs
 
-        return glyphs_named(str(source))
+        return parse_glyphs(text)
+    if root is not None:
+        root = Path(root).expanduser()
     if _is_collage(source):
-        from lookalike.data.collage import collage_named
+        from lookalike.data.collage import parse_collage
 
-        return collage_named(str(source) if root is None else f"{COMPOSED}:{root}", strict=strict, progress=progress)
-    pictures = _read(source, None if root is None else Path(root).expanduser(), fewest_classes)
+        if root is not None:
+            text = f"{COMPOSED}:{root}"
+        return parse_collage(text, strict=strict, progress=progress)
+    pictures = _read(source, root, fewest_classes)
     if check:
         pictures = verified(pictures, strict=strict, progress=progress)
         return replace(pictures, notes=(*pictures.notes, *find_contradictions(pictures)))
@@ -66,27 +78,34 @@ def _read(source: str | Path, root: Path | None, fewest_classes: int) -> Picture
     if path.is_file():
         return read_table(path, root, fewest_classes)
     if root is not None:
-        return benchmarks.read_benchmark(str(source), _check_folder(root))
+        return datasets.read_dataset(str(source), _check_folder(root))
     if path.is_dir():
-        known = benchmarks.recognise(path)
-        if known is not None:
-            return benchmarks.read_benchmark(known, path)
-        hint = benchmarks.hint_below(path)
-        if hint is not None:
-            raise ValueError(hint)
-        return read_folder(path, fewest_classes)
-    if colon and (benchmarks.lookup(name) or Path(folder).expanduser().exists()):
-        return benchmarks.read_benchmark(name, _check_folder(Path(folder).expanduser()))
-    benchmark = benchmarks.lookup(str(source))
-    if benchmark is not None:
+        return _read_folder(path, fewest_classes)
+    if colon and (datasets.lookup(name) or Path(folder).expanduser().exists()):
+        return datasets.read_dataset(name, _check_folder(Path(folder).expanduser()))
+    spec = datasets.lookup(str(source))
+    if spec is not None:
         raise ValueError(
-            f"{benchmark.name} needs its folder: write {benchmark.name}:FOLDER. "
-            f"{benchmark.title} is offered at {benchmark.page}; nothing is downloaded"
+            f"{spec.name} needs its folder: write {spec.name}:FOLDER. "
+            f"Download {spec.title} from {spec.page}; lookalike does not download it"
         )
-    known_names = [*benchmarks.names(), DRAWN, COMPOSED]
-    near = get_close_matches(str(source), known_names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"names that are known: {', '.join(known_names)}"
+    names = [*datasets.names(), DRAWN, COMPOSED]
+    match = closest(str(source), names)
+    if match is None:
+        hint = f"names of data sets: {', '.join(names)}"
+    else:
+        hint = f"did you mean {match!r}?"
     raise ValueError(f"there is no folder, CSV or data set {str(source)!r}; {hint}")
+
+
+def _read_folder(path: Path, fewest_classes: int) -> Pictures:
+    name = datasets.recognise(path)
+    if name is not None:
+        return datasets.read_dataset(name, path)
+    hint = datasets.hint_below(path)
+    if hint is not None:
+        raise ValueError(hint)
+    return read_folder(path, fewest_classes)
 
 
 def _is_collage(source: str | Path) -> bool:
@@ -100,4 +119,4 @@ def _check_folder(path: Path) -> Path:
     return path
 
 
-__all__ = ["BrokenData", "Pictures", "Problem", "Reader", "UnreadablePicture", "benchmarks", "load"]
+__all__ = ["BrokenData", "Pictures", "Problem", "Reader", "UnreadablePicture", "datasets", "load"]

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from lookalike._util.checks import check_count
-from lookalike.data.datasets import read_benchmark
+from lookalike.data.datasets import read_dataset
 from lookalike.data.files import raise_problems
 from lookalike.data.pictures import SPLITS, BrokenData, Pictures, Problem, UnreadablePicture
 
@@ -122,7 +122,7 @@ def collage(
     return replace(table, problems=problems, notes=source.notes)
 
 
-def collage_named(text: str, *, strict: bool = False, progress: bool = False) -> Pictures:
+def parse_collage(text: str, *, strict: bool = False, progress: bool = False) -> Pictures:
     """``collage:FOLDER``, or ``collage(FOLDER, split=3/2, distilled=true)`` with any settings of ``collage``."""
     if text.startswith("collage:"):
         return collage(text.removeprefix("collage:").strip(), strict=strict, progress=progress)
@@ -203,7 +203,7 @@ class CollageReader:
 def _cifar(folder: Path) -> Pictures:
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; the collage needs that of CIFAR-100, as collage:FOLDER")
-    source = read_benchmark("cifar100", folder)
+    source = read_dataset("cifar100", folder)
     known = {member for members in SUPER_CLASSES.values() for member in members}
     if lacking := sorted(known - set(source.classes)):
         raise BrokenData(f"{folder} has no pictures of {lacking[0]!r}: {len(lacking)} of CIFAR-100's classes lack")

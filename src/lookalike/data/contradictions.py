@@ -1,4 +1,4 @@
-"""The same picture under two labels: one of them is wrong, and neither training nor a figure can tell which."""
+"""Finds files with the same content in two classes: one of the labels is wrong."""
 
 from __future__ import annotations
 
@@ -7,38 +7,48 @@ from collections.abc import Callable, Hashable, Sequence
 from lookalike.data.files import FileReader, counted
 from lookalike.data.pictures import Pictures, UnreadablePicture
 
-BEGINNING = 4096  # bytes: only where two pictures of equal size are alike in these are they read to their end
+BEGINNING = 4096  # bytes; files of equal size are read to their end only if these are equal
 
 
 def find_contradictions(pictures: Pictures) -> tuple[str, ...]:
-    """A note on files of equal content in several classes, if there are any. Few have to be read to find out."""
+    """Find files of equal content in several classes; few files are read in full.
+
+    Args:
+        pictures: The table.
+
+    Returns:
+        One note, or nothing if there are none.
+    """
     reader = pictures.reader
     if not isinstance(reader, FileReader):
         return ()
+    paths = reader.paths(pictures.origins)
 
     def size(i: int) -> int:
-        return reader.path(int(pictures.origins[i])).stat().st_size
+        return paths[i].stat().st_size
 
     def beginning(i: int) -> bytes:
-        with reader.path(int(pictures.origins[i])).open("rb") as file:
+        with paths[i].open("rb") as file:
             return file.read(BEGINNING)
 
     groups: list[Sequence[int]] = [range(len(pictures))]
-    for trait in (size, beginning, pictures.key):
-        alike = [group for each in groups for group in _alike(each, trait)]
-        groups = [group for group in alike if len({int(pictures.labels[i]) for i in group}) > 1]
+    for property_of in (size, beginning, pictures.key):
+        smaller_groups: list[Sequence[int]] = []
+        for group in groups:
+            smaller_groups += _group_by(group, property_of)
+        groups = [group for group in smaller_groups if len(set(pictures.labels[group])) > 1]
     if not groups:
         return ()
     first = " = ".join(pictures.names[i] for i in groups[0])
     return (f"{counted(len(groups), 'picture')} with the same content in more than one class; the first: {first}",)
 
 
-def _alike(members: Sequence[int], trait: Callable[[int], Hashable]) -> list[list[int]]:
-    """Those that share a trait with others; what has vanished meanwhile has none."""
+def _group_by(indices: Sequence[int], property_of: Callable[[int], Hashable]) -> list[list[int]]:
+    """Group pictures by a property; files that have vanished meanwhile are dropped."""
     groups: dict[Hashable, list[int]] = {}
-    for each in members:
+    for index in indices:
         try:
-            groups.setdefault(trait(each), []).append(each)
+            groups.setdefault(property_of(index), []).append(index)
         except (OSError, UnreadablePicture):
             continue
     return list(groups.values())

@@ -1,4 +1,4 @@
-"""Picture files -> a table, with the reader of files and the check that finds the unreadable ones."""
+"""Tables of picture files: their reader, and the check that leaves out unreadable ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from lookalike._util.checks import check_count
@@ -18,7 +19,14 @@ from lookalike.data.reading import PIXEL_LIMIT, read_picture, verify_all
 
 
 class FileReader:
-    """Reads the pictures ``names`` below ``root``; ``at_least`` and ``pixel_limit`` as in ``read_picture``."""
+    """Reads picture files.
+
+    Args:
+        root: Folder that the names start from.
+        names: Paths below ``root``.
+        at_least: Shorter side that is needed, as in ``read_picture``.
+        pixel_limit: Largest number of pixels, as in ``read_picture``.
+    """
 
     def __init__(
         self, root: Path, names: Sequence[str], *, at_least: int | None = None, pixel_limit: int = PIXEL_LIMIT
@@ -33,24 +41,30 @@ class FileReader:
         self._keys: dict[int, tuple[tuple[int, int], str]] = {}
 
     def __call__(self, index: int) -> Image.Image:
+        """Read picture ``index``: mode RGB, upright."""
         return read_picture(self.path(index), at_least=self.at_least, pixel_limit=self.pixel_limit)
 
     def path(self, index: int) -> Path:
+        """Return the path of picture ``index``."""
         return self.root / self.names[index]
 
+    def paths(self, indices: NDArray[np.int64]) -> list[Path]:
+        """Return the paths of the pictures ``indices``."""
+        return [self.path(index) for index in indices.tolist()]
+
     def key(self, index: int) -> str:
-        """A hash of the file's content; not read again as long as the file's size and time stay the same."""
+        """Hash the file's content; cached as long as the file's size and time stay the same."""
         path = self.path(index)
         try:
             status = path.stat()
             stamp = (status.st_size, status.st_mtime_ns)
-            known = self._keys.get(index)
-            if known is None or known[0] != stamp:
-                known = (stamp, _hash_file(path))
-                self._keys[index] = known
+            cached_stamp, digest = self._keys.get(index, (None, ""))
+            if cached_stamp != stamp:
+                digest = _hash_file(path)
+                self._keys[index] = (stamp, digest)
         except OSError as error:
             raise UnreadablePicture(str(path), f"cannot be read: {error.strerror}") from error
-        return known[1]
+        return digest
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_keys": {}}
@@ -66,61 +80,95 @@ def table_of_files(
     splits: Sequence[str] | None = None,
     roles: Sequence[str] | None = None,
 ) -> Pictures:
-    """A table of the files ``names`` below ``root``; picture i is of the class called ``class_of[i]``.
+    """Make a table of picture files. The disk is not touched.
 
-    ``classes`` gives the order of the classes (default: natural order); those without a picture are dropped.
-    Nothing is looked up on the disk.
+    Args:
+        name: Name of the table.
+        root: Folder that the names start from.
+        names: Paths below ``root``.
+        class_of: Class name of each picture.
+        classes: Order of the classes (default: natural order); classes without a picture are dropped.
+        splits: Split of each picture.
+        roles: Role of each picture.
+
+    Returns:
+        The table, with a ``FileReader``.
     """
     present = set(class_of)
-    ordered = natural_order(present) if classes is None else [each for each in classes if each in present]
-    number = {each: i for i, each in enumerate(ordered)}
+    if classes is None:
+        ordered = natural_order(present)
+    else:
+        ordered = [class_name for class_name in classes if class_name in present]
+    numbers = {class_name: number for number, class_name in enumerate(ordered)}
     return Pictures(
         name=name,
         names=tuple(names),
-        labels=np.fromiter((number[each] for each in class_of), np.int64, len(names)),
+        labels=np.fromiter(map(numbers.__getitem__, class_of), np.int64, len(names)),
         classes=tuple(ordered),
         reader=FileReader(root, names),
         origins=np.arange(len(names)),
-        splits=None if splits is None else np.array(splits, dtype=np.str_),
-        roles=None if roles is None else np.array(roles, dtype=np.str_),
+        splits=_column(splits),
+        roles=_column(roles),
         root=root,
     )
 
 
 def verified(pictures: Pictures, *, strict: bool = False, progress: bool = False) -> Pictures:
-    """The table without the pictures that cannot be read: these go to its ``problems``, or raise if ``strict``.
+    """Decode every picture file once and leave out those that cannot be read.
 
-    Tables whose pixels are in memory already come back as they are.
+    Args:
+        pictures: The table. Tables with their pixels in memory are returned unchanged.
+        strict: Raise instead of leaving out.
+        progress: Show a progress bar.
+
+    Returns:
+        The readable pictures, with the others in ``problems``.
+
+    Raises:
+        BrokenData: If no picture can be read, or with ``strict`` if one cannot.
     """
     reader = pictures.reader
     if not isinstance(reader, FileReader):
         return pictures
-    paths = [str(reader.path(int(origin))) for origin in pictures.origins]
-    reasons = verify_all(paths, pixel_limit=reader.pixel_limit, progress=progress)
-    good = np.array([reason is None for reason in reasons], dtype=bool)
-    found = [Problem(name, reason) for name, reason in zip(pictures.names, reasons, strict=True) if reason is not None]
-    problems = (*pictures.problems, *found)
-    if len(pictures) and not good.any():
-        raise BrokenData(f"not one of {len(pictures):,} pictures of {pictures.name} can be read; the first: {found[0]}")
+    reasons = verify_all(reader.paths(pictures.origins), pixel_limit=reader.pixel_limit, progress=progress)
+    unreadable = problems_of(pictures, reasons)
+    problems = (*pictures.problems, *unreadable)
+    if unreadable and len(unreadable) == len(pictures):
+        raise BrokenData(
+            f"not one of {len(pictures):,} pictures of {pictures.name} can be read; the first: {unreadable[0]}"
+        )
     if strict:
         raise_problems(pictures.name, problems)
-    return pictures if not found else replace(pictures.take(good), problems=problems, notes=pictures.notes)
+    if not unreadable:
+        return pictures
+    readable = np.array([reason is None for reason in reasons], dtype=bool)
+    return replace(pictures.take(readable), problems=problems, notes=pictures.notes)
+
+
+def problems_of(pictures: Pictures, reasons: Sequence[str | None]) -> list[Problem]:
+    """Pair the names of pictures with the reasons why they cannot be read (None: they can)."""
+    return [Problem(name, reason) for name, reason in zip(pictures.names, reasons, strict=True) if reason is not None]
 
 
 def reading_at_least(pictures: Pictures, side: int) -> Pictures:
-    """The same table, whose JPEGs may be decoded smaller, down to a shorter side of ``side``: faster if they are large.
+    """Let large JPEGs be decoded at a smaller size, which is faster.
 
-    Ask for twice the side that is needed if the pictures are to look the same after they are resized.
+    Args:
+        pictures: The table.
+        side: Smallest shorter side after decoding. Twice the side that is needed gives the same picture after a resize.
+
+    Returns:
+        The same table with another reader; unchanged if its pictures are not files.
     """
     reader = pictures.reader
     if not isinstance(reader, FileReader):
         return pictures
-    return replace(
-        pictures, reader=FileReader(reader.root, reader.names, at_least=side, pixel_limit=reader.pixel_limit)
-    )
+    smaller = FileReader(reader.root, reader.names, at_least=side, pixel_limit=reader.pixel_limit)
+    return replace(pictures, reader=smaller)
 
 
 def raise_problems(name: str, problems: Sequence[Problem]) -> None:
+    """Raise ``BrokenData`` if there are problems in the table ``name``."""
     if problems:
         raise BrokenData(
             f"{name} has {counted(len(problems), 'picture')} that cannot be used; the first: {problems[0]}"
@@ -128,15 +176,17 @@ def raise_problems(name: str, problems: Sequence[Problem]) -> None:
 
 
 def counted(number: int, what: str) -> str:
-    """
+    """Write a number with its noun.
+
     >>> counted(1, "picture"), counted(2000, "picture")
     ('1 picture', '2,000 pictures')
     """
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+    ending = "" if number == 1 else "s"
+    return f"{number:,} {what}{ending}"
 
 
 def natural_order(names: Sequence[str] | set[str]) -> list[str]:
-    """Sorted as people count: "part 2" before "part 10"; the same on every machine.
+    """Sort names with numbers by value: "part 2" before "part 10"; the same on every machine.
 
     >>> natural_order(["b", "a10", "A2"])
     ['A2', 'a10', 'b']
@@ -145,9 +195,19 @@ def natural_order(names: Sequence[str] | set[str]) -> list[str]:
 
 
 def _natural_key(name: str) -> tuple[list[str | int], str]:
-    # the pattern's group makes texts and numbers take turns, so that like is compared with like
-    parts = [int(part) if i % 2 else part.casefold() for i, part in enumerate(re.split(r"(\d+)", name))]
-    return parts, name
+    key: list[str | int] = []
+    for piece in re.split(r"(\d+)", name):  # alternates between text and digits, also at the start
+        if piece.isdecimal():
+            key.append(int(piece))
+        else:
+            key.append(piece.casefold())
+    return key, name
+
+
+def _column(values: Sequence[str] | None) -> NDArray[np.str_] | None:
+    if values is None:
+        return None
+    return np.array(values, dtype=np.str_)
 
 
 def _hash_file(path: Path) -> str:

@@ -85,7 +85,7 @@ def glyphs(
     )
 
 
-def glyphs_named(text: str) -> Pictures:
+def parse_glyphs(text: str) -> Pictures:
     """``glyphs``, or ``glyphs(cells=1, size=32)`` with any settings of ``glyphs``."""
     inside = text.removeprefix("glyphs").strip()
     settings: dict[str, int] = {}

@@ -147,8 +147,8 @@ def column(data_set: str, classes: int | None = None) -> str:
     entry = datasets.lookup(data_set)
     if entry is not None and entry.name in DATA_SETS:
         return entry.name
-    if classes is None and entry is not None and "train" in entry.parts:
-        classes = entry.parts["train"].classes
+    if classes is None and entry is not None and "train" in entry.sizes:
+        classes = entry.sizes["train"].classes
     return "sop" if (classes or 0) > MANY_CLASSES else "cub"
 
 

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from lookalike import data
-from lookalike.data import datasets as benchmarks
+from lookalike.data import datasets
 
 
 def put(root: Path, *names: str) -> None:
@@ -31,10 +31,10 @@ def make_cub(root: Path) -> Path:
 
 
 def test_a_whole_benchmark_is_good(tmp_path: Path) -> None:
-    report = benchmarks.check(make_cub(tmp_path), decode=False)
+    report = datasets.check(make_cub(tmp_path), decode=False)
     assert report.good
     assert report.name == "cub"
-    assert [(figure.what, figure.found) for figure in report.figures] == [
+    assert [(figure.what, figure.found) for figure in report.counts] == [
         ("classes", 200),
         ("pictures", 11_788),
         ("train classes", 100),
@@ -52,7 +52,7 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     lines[0], lines[1], lines[2] = "1 absent.jpg", "2 empty.jpg", "3 absent too.jpg"
     (root / "images.txt").write_text("\n".join(lines[:-10]) + "\n")
     (root / "images/empty.jpg").touch()
-    report = benchmarks.check(root, decode=False)
+    report = datasets.check(root, decode=False)
     assert not report.good
     assert report.faults == (
         "pictures: expected 11,788, found 11,778",
@@ -68,22 +68,22 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
 def test_missing_lists_and_unreadable_lists(tmp_path: Path) -> None:
     root = make_cub(tmp_path)
     (root / "image_class_labels.txt").write_text("1 1\n2\n")
-    assert "line 2 must have 2 fields" in benchmarks.check(root).faults[0]
+    assert "line 2 must have 2 fields" in datasets.check(root).faults[0]
     (root / "image_class_labels.txt").unlink()
-    assert benchmarks.check(root).faults == ("image_class_labels.txt is missing",)
-    assert "none of its files is here; expected Ebay_train.txt" in benchmarks.check(root, "sop").faults[0]
+    assert datasets.check(root).faults == ("image_class_labels.txt is missing",)
+    assert "none of its files is here; expected Ebay_train.txt" in datasets.check(root, "sop").faults[0]
     with pytest.raises(ValueError, match="there is no folder or file"):
-        benchmarks.check(root / "absent")
-    with pytest.raises(ValueError, match="no benchmark called 'cubs'; did you mean 'cub'"):
-        benchmarks.check(root, "cubs")
+        datasets.check(root / "absent")
+    with pytest.raises(ValueError, match="no data set called 'cubs'; did you mean 'cub'"):
+        datasets.check(root, "cubs")
 
 
 def test_inshop_counts_its_roles(tmp_path: Path) -> None:
     put(tmp_path / "img", "1.jpg")
     rows = ["img/1.jpg id_1 train", "img/1.jpg id_2 query", "img/1.jpg id_2 query", "img/1.jpg id_2 gallery"]
     (tmp_path / "list_eval_partition.txt").write_text("\n".join(["4", "image_name item_id evaluation_status", *rows]))
-    report = benchmarks.check(tmp_path)
-    figures = {figure.what: (figure.found, figure.expected) for figure in report.figures}
+    report = datasets.check(tmp_path)
+    figures = {figure.what: (figure.found, figure.expected) for figure in report.counts}
     assert figures["classes"] == (2, 7_982)
     assert figures["pictures"] == (4, 52_712)
     assert figures["train pictures"] == (1, 25_882)
@@ -98,9 +98,9 @@ def test_ordinary_folders_and_tables_are_summed_up(tmp_path: Path) -> None:
     put(root, "wren/1.jpg", "wren/2.jpg", "robin/3.jpg", "robin/4.jpg", "owl/5.jpg")
     (root / "robin/4.jpg").write_bytes((root / "robin/4.jpg").read_bytes()[:-100])
     (root / "notes.txt").touch()
-    report = benchmarks.check(root)
+    report = datasets.check(root)
     assert report.name is None
-    assert {figure.what: figure.found for figure in report.figures} == {
+    assert {figure.what: figure.found for figure in report.counts} == {
         "classes": 3,
         "pictures": 4,
         "classes with one picture": 1,
@@ -108,19 +108,19 @@ def test_ordinary_folders_and_tables_are_summed_up(tmp_path: Path) -> None:
     }
     assert report.faults[0].startswith("1 x truncated; the first: robin/4.jpg")
     assert report.notes[0].startswith("1 picture with the same content in more than one class; the first: owl/5.jpg =")
-    assert report.notes[1:] == ("files that are not pictures were passed over: 1 .txt",)
-    assert benchmarks.check(root, decode=False).good  # it does not open them
+    assert report.notes[1:] == ("files that are not pictures were skipped: 1 .txt",)
+    assert datasets.check(root, decode=False).good  # it does not open them
     (tmp_path / "list.csv").write_text("path,label,split\nbirds/wren/1.jpg,a,train\nbirds/owl/5.jpg,b,test\n")
-    figures = {figure.what: figure.found for figure in benchmarks.check(tmp_path / "list.csv").figures}
+    figures = {figure.what: figure.found for figure in datasets.check(tmp_path / "list.csv").counts}
     assert figures["classes with one picture"] == 2
     assert figures["train pictures"] == figures["test classes"] == 1
     (tmp_path / "empty").mkdir()
-    assert "has no pictures" in benchmarks.check(tmp_path / "empty").faults[0]
+    assert "has no pictures" in datasets.check(tmp_path / "empty").faults[0]
 
 
 def test_descriptions_agree_with_themselves() -> None:
-    rows = benchmarks.describe()
-    assert [row["name"] for row in rows] == benchmarks.names()
+    rows = datasets.describe()
+    assert [row["name"] for row in rows] == datasets.names()
     json.dumps(rows)
     for row in rows:
         parts = row["parts"]
@@ -132,8 +132,10 @@ def test_descriptions_agree_with_themselves() -> None:
 
 
 def test_names_without_a_folder_say_where_to_get_it() -> None:
-    for name in benchmarks.names():
-        with pytest.raises(ValueError, match=rf"{name} needs its folder: write {name}:FOLDER.*nothing is downloaded"):
+    for name in datasets.names():
+        with pytest.raises(
+            ValueError, match=rf"{name} needs its folder: write {name}:FOLDER.*lookalike does not download it"
+        ):
             data.load(name)
 
 
@@ -143,7 +145,7 @@ def test_tables_with_one_side_of_a_search(tmp_path: Path) -> None:
     def faults(*rows: str) -> tuple[str, ...]:
         lines = [f"{i}.jpg,{'ab'[i % 2]},{row}" for i, row in enumerate(rows)]
         (tmp_path / "list.csv").write_text("\n".join(["path,label,split,role", *lines]))
-        return benchmarks.check(tmp_path / "list.csv").faults
+        return datasets.check(tmp_path / "list.csv").faults
 
     lacks_gallery = "pictures have the role query, but none has gallery or both, so nothing can be measured"
     lacks_query = "pictures have the role gallery, but none has query or both, so nothing can be measured"

@@ -12,8 +12,8 @@ from PIL import Image
 from scipy.io import savemat
 
 from lookalike import data
-from lookalike.data import datasets as benchmarks
-from lookalike.data.idx import read_idx
+from lookalike.data import datasets
+from lookalike.data.datasets.mnist import read_idx
 
 
 def put(root: Path, *names: str) -> None:
@@ -75,7 +75,7 @@ def test_cub_with_faults(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected a whole number, got 'x'"):
         data.load(root)
     (root / "image_class_labels.txt").write_text("1 1\n2 100\n3 77\n4 1\n")
-    with pytest.raises(ValueError, match=r"gives 101.Owl/c\.jpg no class that classes\.txt knows"):
+    with pytest.raises(ValueError, match=r"gives 101.Owl/c\.jpg no class that classes\.txt lists"):
         data.load(root)
     (root / "image_class_labels.txt").unlink()
     with pytest.raises(ValueError, match=r"is not complete: image_class_labels\.txt missing"):
@@ -383,7 +383,7 @@ def test_the_two_mnists_are_told_apart(tmp_path: Path) -> None:
     make_mnist(tmp_path / "a", [9, 0, 0, 3, 0])
     make_mnist(tmp_path / "fashion", [1, 1, 1, 1, 1])
     make_mnist(tmp_path / "b", [1, 1, 1, 1, 1])
-    assert [benchmarks.recognise(tmp_path / name) for name in ("a", "fashion", "b")] == [
+    assert [datasets.recognise(tmp_path / name) for name in ("a", "fashion", "b")] == [
         "fashion-mnist",
         "fashion-mnist",
         "mnist",
@@ -398,7 +398,7 @@ def test_idx_files_with_faults(tmp_path: Path) -> None:
     for content, message in (
         (whole[:-1], "truncated: expected 6 more bytes, got 5"),
         (whole[:6], "truncated: expected 8 more bytes, got 2"),
-        (whole + b"\0", "goes on after the 6 bytes"),
+        (whole + b"\0", "longer than the 6 bytes"),
         (b"\1" + whole[1:], "not an IDX file of bytes"),
         (gzip.compress(whole)[:-9], "cannot be read"),
         (b"", "truncated"),

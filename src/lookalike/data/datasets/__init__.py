@@ -1,19 +1,19 @@
-"""The public benchmarks, read from the files that their authors offer. Nothing is ever downloaded."""
+"""Public data sets, read from the files that their authors offer. Nothing is ever downloaded."""
 
 from lookalike.data.datasets.inspection import Report, check
-from lookalike.data.datasets.layout import Benchmark, Part
-from lookalike.data.datasets.registry import describe, get, hint_below, lookup, names, read_benchmark, recognise
+from lookalike.data.datasets.layout import DatasetSpec, SplitSize
+from lookalike.data.datasets.registry import describe, get, hint_below, lookup, names, read_dataset, recognise
 
 __all__ = [
-    "Benchmark",
-    "Part",
+    "DatasetSpec",
     "Report",
+    "SplitSize",
     "check",
     "describe",
     "get",
     "hint_below",
     "lookup",
     "names",
-    "read_benchmark",
+    "read_dataset",
     "recognise",
 ]

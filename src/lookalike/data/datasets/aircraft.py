@@ -11,61 +11,73 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lookalike.data.datasets.layout import Benchmark, Part, any_of, read_rows
+from lookalike.data.datasets.layout import (
+    DatasetSpec,
+    SplitSize,
+    all_of,
+    any_of,
+    read_lines,
+    read_rows,
+    splits_by_class,
+)
 from lookalike.data.files import table_of_files
 from lookalike.data.pictures import Pictures
 
-TOGETHER, APART = ("trainval", "test"), ("train", "val", "test")
+TRAINVAL, TRAIN, VAL = "images_variant_trainval.txt", "images_variant_train.txt", "images_variant_val.txt"
+TEST = "images_variant_test.txt"
 
 
 def read(root: Path) -> Pictures:
-    data = _data(root)
-    variants = [row[0] for row in read_rows(data / "variants.txt", 1)]
-    number_of = {variant: i for i, variant in enumerate(variants)}
-    listed = [
-        (image, variant)
-        for part in (TOGETHER if _list(data, TOGETHER[0]).exists() else APART)
-        for image, variant in read_rows(_list(data, part), 2)
-    ]
-    strange = next((variant for _, variant in listed if variant not in number_of), None)
-    if strange is not None:
-        raise ValueError(f"{data / 'variants.txt'} does not have the variant {strange!r} of the lists beside it")
-    return table_of_files(
-        "aircraft",
-        data / "images",
-        [f"{image}.jpg" for image, _ in listed],
-        [variant for _, variant in listed],
-        classes=variants,
-        splits=["train" if number_of[variant] < len(variants) // 2 else "test" for _, variant in listed],
-    )
+    """Read the table below ``root``; no picture is opened."""
+    data = _data_folder(root)
+    variants = read_lines(data / "variants.txt")
+    names: list[str] = []
+    class_of: list[str] = []
+    for file in _lists(data):
+        for image, variant in read_rows(data / file, 2):
+            if variant not in variants:
+                raise ValueError(f"{data / 'variants.txt'} lacks the variant {variant!r}, which {file} names")
+            names.append(f"{image}.jpg")
+            class_of.append(variant)
+    splits = splits_by_class(class_of, variants[: len(variants) // 2])
+    return table_of_files("aircraft", data / "images", names, class_of, classes=variants, splits=splits)
 
 
 def missing(root: Path) -> list[str]:
-    data = _data(root)
-    parts = APART if any(_list(data, part).exists() for part in APART[:2]) else TOGETHER
-    parts = TOGETHER if _list(data, TOGETHER[0]).exists() else parts
-    needed = ["variants.txt", *(_list(data, part).name for part in parts), "images"]
-    return [f"data/{file}" for file in needed if not (data / file).exists()]
+    """List the required files that ``root`` lacks."""
+    data = _data_folder(root)
+    lacks = all_of("variants.txt", *_lists(data), "images")
+    return [f"data/{file}" for file in lacks(data)]
 
 
-def _list(data: Path, part: str) -> Path:
-    return data / f"images_variant_{part}.txt"
+def _lists(data: Path) -> tuple[str, ...]:
+    """Lists of pictures; some copies have train and val instead of trainval."""
+    if not (data / TRAINVAL).exists() and any_of(TRAIN, VAL)(data):
+        return (TRAIN, VAL, TEST)
+    return (TRAINVAL, TEST)
 
 
-def _data(root: Path) -> Path:
-    return root / "data" if (root / "data").is_dir() else root
+def _data_folder(root: Path) -> Path:
+    if (root / "data").is_dir():
+        return root / "data"
+    return root
 
 
-AIRCRAFT = Benchmark(
+def _recognises(root: Path) -> bool:
+    any_list = any_of(TRAINVAL, TRAIN, TEST)
+    return any_list(root / "data") or any_list(root)
+
+
+AIRCRAFT = DatasetSpec(
     name="aircraft",
     title="FGVC-Aircraft (variants)",
     page="https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/",
     classes=100,
     pictures=10_000,
-    parts={"train": Part(50, 5_000), "test": Part(50, 5_000)},
+    sizes={"train": SplitSize(50, 5_000), "test": SplitSize(50, 5_000)},
     files=("data/variants.txt", "data/images_variant_trainval.txt", "data/images_variant_test.txt", "data/images/"),
     folders=("fgvc-aircraft-2013b",),
-    recognises=any_of(*(f"{at}images_variant_{p}.txt" for at in ("data/", "") for p in ("trainval", "train", "test"))),
+    recognises=_recognises,
     missing=missing,
     read=read,
     aliases=("fgvc-aircraft", "fgvc_aircraft"),

@@ -1,10 +1,10 @@
 """CIFAR-10 and CIFAR-100 (fine labels): 32 x 32, 60,000 pictures.
 
-The split is the official one of pictures: all classes are in both parts. Three layouts are read: the "python version",
-the "binary version", and train/ and test/ with class folders.
+The split is the official one of pictures: all classes are in train and in test. Three layouts are read: the "python
+version", the "binary version", and train/ and test/ with class folders.
 
 The python version is made of pickles, which could run anything when they are opened. They are read by an unpickler that
-knows numpy's arrays and nothing else.
+accepts only numpy's arrays.
 
 Reference: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
 """
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lookalike.data.arrays import table_of_arrays
-from lookalike.data.datasets.layout import Benchmark, Part, read_rows
+from lookalike.data.datasets.layout import DatasetSpec, SplitSize, read_lines
 from lookalike.data.folder import read_folder
 from lookalike.data.pictures import Pictures
 
@@ -38,20 +38,22 @@ class Files:
     meta: str
 
     def recognises(self, root: Path) -> bool:
-        # one alone may be a stranger's: CIFAR-100 calls its files train, test and meta
-        return sum((root / file).is_file() for file in (self.meta, *self.train, *self.test)) >= 2
+        """Tell whether ``root`` has at least two of the files: names such as "train" and "meta" are common."""
+        count = len(self.train) + len(self.test) + 1
+        return count - len(self.missing(root)) >= 2
 
     def missing(self, root: Path) -> list[str]:
+        """List the files that ``root`` lacks."""
         return [file for file in (*self.train, *self.test, self.meta) if not (root / file).is_file()]
 
 
 @dataclass(frozen=True)
 class Cifar:
-    """CIFAR-10 or CIFAR-100, in whichever layout a folder has."""
+    """CIFAR-10 or CIFAR-100 in any of the three layouts."""
 
     name: str
     classes: int
-    some_classes: frozenset[str]  # to know class folders by
+    some_classes: frozenset[str]  # recognise the class folders
     python: Files
     labels_key: str
     names_key: str
@@ -59,38 +61,42 @@ class Cifar:
     label_bytes: int  # before the pixels of each picture; the last one is the label
 
     def recognises(self, root: Path) -> bool:
-        files = self.python.recognises(root) or self.binary.recognises(root)
-        return files or all(self._has_class_folders(root / split) for split in ("train", "test"))
+        """Tell whether ``root`` has one of the three layouts, complete or not."""
+        if self.python.recognises(root) or self.binary.recognises(root):
+            return True
+        return self._has_class_folders(root / "train") and self._has_class_folders(root / "test")
 
     def missing(self, root: Path) -> list[str]:
+        """List the required files that ``root`` lacks."""
         if self.binary.recognises(root):
             return self.binary.missing(root)
         if not self.python.recognises(root) and (root / "train").is_dir() and (root / "test").is_dir():
-            return []  # class folders, whole or not
+            return []  # class folders, complete or not
         return self.python.missing(root)
 
     def read(self, root: Path) -> Pictures:
+        """Read the pictures of ``root`` into memory (class folders: only their table)."""
+        files: Files
         read_batch: Callable[[Path], Arrays]
         if self.binary.recognises(root):
             files, read_batch = self.binary, self._binary_batch
-            names = [row[0] for row in read_rows(root / files.meta, 1)]
+            names = read_lines(root / files.meta)
         elif self.python.recognises(root):
             files, read_batch = self.python, self._python_batch
-            names = [_text(name) for name in _entry(root / files.meta, _unpickle(root / files.meta), self.names_key)]
+            meta = root / files.meta
+            names = list(map(_text, _entry(meta, _unpickle(meta), self.names_key)))
         else:
             return replace(read_folder(root), name=self.name)
-        parts = {"train": files.train, "test": files.test}
-        return table_of_arrays(
-            self.name,
-            root,
-            names,
-            {split: _join([read_batch(root / batch) for batch in batches]) for split, batches in parts.items()},
-        )
+        splits = {
+            "train": _read_batches(root, files.train, read_batch),
+            "test": _read_batches(root, files.test, read_batch),
+        }
+        return table_of_arrays(self.name, root, names, splits)
 
     def _has_class_folders(self, folder: Path) -> bool:
         if not folder.is_dir():
             return False
-        names = {each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")}
+        names = {path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
         return len(names) == self.classes and names >= self.some_classes
 
     def _python_batch(self, file: Path) -> Arrays:
@@ -128,7 +134,7 @@ def _empty_array(kind: type, shape: tuple[int, ...], code: bytes) -> NDArray[Any
     """Where unpickling an array starts; its content is set after that."""
     if kind is not np.ndarray:
         raise pickle.UnpicklingError("it holds an array of an unknown kind")
-    return np.ndarray(shape, np.dtype(code.decode() if isinstance(code, bytes) else code))
+    return np.ndarray(shape, np.dtype(_text(code)))
 
 
 def _latin1(text: str, encoding: str) -> bytes:
@@ -149,15 +155,17 @@ def _unpickle(file: Path) -> dict[Any, Any]:
 
 
 def _entry(file: Path, content: dict[Any, Any], key: str) -> Any:
-    """Written by Python 2 the keys are bytes, by Python 3 they are text."""
-    for each in (key, key.encode()):
-        if each in content:
-            return content[each]
+    """Entry ``key``; files written by Python 2 have keys of bytes."""
+    for spelling in (key, key.encode()):
+        if spelling in content:
+            return content[spelling]
     raise ValueError(f"{file} lacks the entry {key!r}")
 
 
 def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else str(name)
+    if isinstance(name, bytes):
+        return name.decode()
+    return str(name)
 
 
 def _channels_last(flat: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -165,18 +173,25 @@ def _channels_last(flat: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(flat.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 
-def _join(batches: list[Arrays]) -> Arrays:
-    return np.concatenate([pixels for pixels, _ in batches]), np.concatenate([labels for _, labels in batches])
+def _read_batches(root: Path, files: tuple[str, ...], read_batch: Callable[[Path], Arrays]) -> Arrays:
+    all_pixels, all_labels = [], []
+    for file in files:
+        pixels, labels = read_batch(root / file)
+        all_pixels.append(pixels)
+        all_labels.append(labels)
+    return np.concatenate(all_pixels), np.concatenate(all_labels)
 
 
+_CIFAR10_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+_CIFAR10_BINARIES = tuple(f"{batch}.bin" for batch in _CIFAR10_BATCHES)
 _CIFAR10 = Cifar(
     name="cifar10",
     classes=10,
     some_classes=frozenset({"airplane", "automobile", "deer", "frog", "horse", "ship", "truck"}),
-    python=Files(tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",), "batches.meta"),
+    python=Files(_CIFAR10_BATCHES, ("test_batch",), "batches.meta"),
     labels_key="labels",
     names_key="label_names",
-    binary=Files(tuple(f"data_batch_{i}.bin" for i in range(1, 6)), ("test_batch.bin",), "batches.meta.txt"),
+    binary=Files(_CIFAR10_BINARIES, ("test_batch.bin",), "batches.meta.txt"),
     label_bytes=1,
 )
 _CIFAR100 = Cifar(
@@ -191,13 +206,13 @@ _CIFAR100 = Cifar(
 )
 PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
-CIFAR10 = Benchmark(
+CIFAR10 = DatasetSpec(
     name="cifar10",
     title="CIFAR-10",
     page=PAGE,
     classes=10,
     pictures=60_000,
-    parts={"train": Part(10, 50_000), "test": Part(10, 10_000)},
+    sizes={"train": SplitSize(10, 50_000), "test": SplitSize(10, 10_000)},
     files=("data_batch_1 ... data_batch_5, test_batch, batches.meta", "or the same with .bin", "or class folders"),
     folders=("cifar-10-batches-py", "cifar-10-batches-bin", "cifar10"),
     recognises=_CIFAR10.recognises,
@@ -205,13 +220,13 @@ CIFAR10 = Benchmark(
     read=_CIFAR10.read,
     aliases=("cifar-10",),
 )
-CIFAR100 = Benchmark(
+CIFAR100 = DatasetSpec(
     name="cifar100",
     title="CIFAR-100 (fine labels)",
     page=PAGE,
     classes=100,
     pictures=60_000,
-    parts={"train": Part(100, 50_000), "test": Part(100, 10_000)},
+    sizes={"train": SplitSize(100, 50_000), "test": SplitSize(100, 10_000)},
     files=("train, test, meta", "or train.bin, test.bin, fine_label_names.txt", "or class folders in train/ and test/"),
     folders=("cifar-100-python", "cifar-100-binary", "cifar100"),
     recognises=_CIFAR100.recognises,

@@ -11,62 +11,69 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lookalike.data.datasets.layout import Benchmark, Part, any_of, read_rows
+from lookalike.data.datasets.layout import DatasetSpec, SplitSize, first_existing, read_rows
 from lookalike.data.files import table_of_files
 from lookalike.data.pictures import Pictures
 
 LIST = "list_eval_partition.txt"
 LIST_FOLDERS = ("Eval", "Anno", ".")
-PICTURE_FOLDERS = (".", "Img")  # the names in the list start with img/
 SPLIT_AND_ROLE = {"train": ("train", ""), "query": ("test", "query"), "gallery": ("test", "gallery")}
 
 
 def read(root: Path) -> Pictures:
+    """Read the table below ``root``; no picture is opened."""
     file = _list(root)
-    rows = read_rows(file, 3, skip=2)  # below: the number of pictures, then image_name item_id evaluation_status
-    wrong = next((i for i, row in enumerate(rows) if row[2] not in SPLIT_AND_ROLE), None)
-    if wrong is not None:
-        raise ValueError(f"{file}: line {wrong + 3} must end in train, query or gallery, got {rows[wrong][2]!r}")
-    return table_of_files(
-        "inshop",
-        _pictures(root),
-        [row[0] for row in rows],
-        [row[1] for row in rows],
-        splits=[SPLIT_AND_ROLE[row[2]][0] for row in rows],
-        roles=[SPLIT_AND_ROLE[row[2]][1] for row in rows],
-    )
+    names: list[str] = []
+    class_of: list[str] = []
+    splits: list[str] = []
+    roles: list[str] = []
+    # the first two lines are the number of pictures and the header "image_name item_id evaluation_status"
+    for line, (name, item, status) in enumerate(read_rows(file, 3, skip=2), start=3):
+        if status not in SPLIT_AND_ROLE:
+            raise ValueError(f"{file}: line {line} must end in train, query or gallery, got {status!r}")
+        split, role = SPLIT_AND_ROLE[status]
+        names.append(name)
+        class_of.append(item)
+        splits.append(split)
+        roles.append(role)
+    return table_of_files("inshop", _pictures_folder(root), names, class_of, splits=splits, roles=roles)
 
 
 def missing(root: Path) -> list[str]:
-    lacking = [] if _list(root).exists() else [f"Eval/{LIST}"]
-    return lacking + ([] if (_pictures(root) / "img").is_dir() else ["img/"])
+    """List the required files that ``root`` lacks."""
+    lacking = []
+    if not _list(root).exists():
+        lacking.append(f"Eval/{LIST}")
+    if not (_pictures_folder(root) / "img").is_dir():
+        lacking.append("img/")
+    return lacking
 
 
 def _list(root: Path) -> Path:
-    places = [root / folder / LIST for folder in LIST_FOLDERS]
-    return next((place for place in places if place.exists()), places[0])
+    return first_existing([root / folder / LIST for folder in LIST_FOLDERS])
 
 
-def _pictures(root: Path) -> Path:
-    places = [root / folder for folder in PICTURE_FOLDERS]
-    return next((place for place in places if (place / "img").is_dir()), root)
+def _pictures_folder(root: Path) -> Path:
+    if not (root / "img").is_dir() and (root / "Img" / "img").is_dir():
+        return root / "Img"
+    return root
 
 
-INSHOP = Benchmark(
+INSHOP = DatasetSpec(
     name="inshop",
     title="In-shop Clothes Retrieval",
     page="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
     classes=7_982,
     pictures=52_712,
-    parts={
-        "train": Part(3_997, 25_882),
-        "test": Part(3_985, 26_830),
-        "query": Part(3_985, 14_218),
-        "gallery": Part(3_985, 12_612),
+    sizes={
+        "train": SplitSize(3_997, 25_882),
+        "test": SplitSize(3_985, 26_830),
+        "query": SplitSize(3_985, 14_218),
+        "gallery": SplitSize(3_985, 12_612),
     },
     files=("Eval/list_eval_partition.txt", "img/"),
     folders=("In-shop Clothes Retrieval Benchmark", "In_shop", "InShop", "inshop"),
-    recognises=any_of(*(f"{folder}/{LIST}" for folder in LIST_FOLDERS)),
+    recognises=lambda root: _list(root).exists(),
     missing=missing,
     read=read,
     aliases=("in-shop", "deepfashion"),

@@ -1,4 +1,4 @@
-"""Is this data set whole? Its files, its counts and its pictures, held against what they should be."""
+"""Checks a data set: are its files, its counts and its pictures complete and readable?"""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from lookalike.data.contradictions import find_contradictions
-from lookalike.data.datasets.layout import Benchmark
+from lookalike.data.datasets.layout import DatasetSpec
 from lookalike.data.datasets.registry import get, hint_below, recognise
-from lookalike.data.files import FileReader
+from lookalike.data.files import FileReader, problems_of
 from lookalike.data.folder import list_pictures, read_folder
 from lookalike.data.pictures import SPLITS, Pictures, Problem
 from lookalike.data.reading import verify_all
@@ -20,8 +18,8 @@ from lookalike.data.splits import lacking_role, singletons
 from lookalike.data.table import read_table
 
 
-class Figure(NamedTuple):
-    """A count, and what it should be if that is known."""
+class Count(NamedTuple):
+    """A count, and the expected value if there is one."""
 
     what: str
     found: int
@@ -30,154 +28,208 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What ``check`` found: ``faults`` to be mended, ``notes`` good to know, and every picture that is no good."""
+    """Result of ``check``.
 
-    name: str | None  # of the benchmark, None for other folders and tables
+    Attributes:
+        name: Name of the public data set; None for other folders and tables.
+        title: Kind of data, for messages.
+        path: Checked folder or file.
+        counts: Classes and pictures, in all and per split.
+        faults: What has to be repaired; empty for good data.
+        notes: What is good to know.
+        problems: Every picture that cannot be used.
+    """
+
+    name: str | None
     title: str
     path: Path
-    figures: tuple[Figure, ...] = ()
+    counts: tuple[Count, ...] = ()
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
 
     @property
     def good(self) -> bool:
+        """Whether there are no faults."""
         return not self.faults
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the report, ready for JSON."""
         return {
             "name": self.name,
             "title": self.title,
             "path": str(self.path),
             "good": self.good,
-            "figures": [figure._asdict() for figure in self.figures],
+            "figures": [count._asdict() for count in self.counts],
             "faults": list(self.faults),
             "notes": list(self.notes),
             "problems": [problem._asdict() for problem in self.problems],
         }
 
     def __str__(self) -> str:
-        lines = [f"{self.title} in {self.path}: {'good' if self.good else 'NOT good'}"]
-        width = max((len(figure.what) for figure in self.figures), default=0)
-        for what, found, expected in self.figures:
-            wanted = "" if expected is None or expected == found else f"   expected {expected:,}"
-            lines.append(f"  {what:<{width}}  {found:>9,}{wanted}")
+        verdict = "good" if self.good else "NOT good"
+        lines = [f"{self.title} in {self.path}: {verdict}"]
+        width = max((len(count.what) for count in self.counts), default=0)
+        for what, found, expected in self.counts:
+            line = f"  {what:<{width}}  {found:>9,}"
+            if expected is not None and expected != found:
+                line += f"   expected {expected:,}"
+            lines.append(line)
         lines += [f"  fault: {fault}" for fault in self.faults]
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 
 
 def check(path: str | Path, name: str | None = None, *, decode: bool = True, progress: bool = False) -> Report:
-    """Whether ``path`` holds the benchmark ``name`` (default: the one it looks like), whole.
+    """Check whether a data set is complete and readable. Faults are reported, not raised.
 
-    A folder that looks like none, and a CSV, are summed up. decode=False only looks whether files are there and not
-    empty, without opening them. What is wrong is reported, not raised.
+    Args:
+        path: Folder or CSV.
+        name: Public data set that ``path`` should hold. None recognises it; other folders and CSVs are summarised.
+        decode: Decode every picture; False only checks that files exist and are not empty.
+        progress: Show a progress bar.
+
+    Returns:
+        The report.
+
+    Raises:
+        ValueError: If ``path`` does not exist or ``name`` is unknown.
     """
     path = Path(path).expanduser()
     if not path.exists():
         raise ValueError(f"there is no folder or file {path}")
-    name = recognise(path) if name is None else name
+    if name is None:
+        name = recognise(path)
     if name is None:
         return _check_ordinary(path, decode, progress)
-    benchmark = get(name)
-    root = benchmark.find(path)
+    return _check_dataset(get(name), path, decode, progress)
+
+
+def _check_dataset(spec: DatasetSpec, path: Path, decode: bool, progress: bool) -> Report:
+    root = spec.find(path)
     if root is None:
-        wanted = "; ".join(benchmark.files)
-        fault = f"none of its files is here; expected {wanted}. It is offered at {benchmark.page}"
-        return Report(benchmark.name, benchmark.title, path, faults=(fault,))
-    lacking = benchmark.missing(root)
-    if lacking:
-        faults = tuple(f"{file} is missing" for file in lacking)
-        return Report(benchmark.name, benchmark.title, root, faults=faults)
+        expected = "; ".join(spec.files)
+        fault = f"none of its files is here; expected {expected}. Download it from {spec.page}"
+        return Report(spec.name, spec.title, path, faults=(fault,))
+    faults = [f"{file} is missing" for file in spec.missing(root)]
+    if faults:
+        return Report(spec.name, spec.title, root, faults=tuple(faults))
     try:
-        pictures = benchmark.read(root)
+        pictures = spec.read(root)
     except ValueError as error:
-        return Report(benchmark.name, benchmark.title, root, faults=(str(error),))
-    figures = _benchmark_figures(benchmark, pictures)
-    faults = tuple(
-        f"{what}: expected {expected:,}, found {found:,}" for what, found, expected in figures if found != expected
-    )
+        return Report(spec.name, spec.title, root, faults=(str(error),))
+    counts = _dataset_counts(spec, pictures)
+    for what, actual, expected_count in counts:
+        if actual != expected_count:
+            faults.append(f"{what}: expected {expected_count:,}, found {actual:,}")
     problems = _problems(pictures, decode, progress)
-    return Report(
-        benchmark.name, benchmark.title, root, figures, (*faults, *_summed_up(problems)), problems=tuple(problems)
-    )
+    faults += _summarise(problems)
+    return Report(spec.name, spec.title, root, tuple(counts), tuple(faults), problems=problems)
 
 
 def _check_ordinary(path: Path, decode: bool, progress: bool) -> Report:
-    title = "folder of class folders" if path.is_dir() else "table"
-    hint = hint_below(path) if path.is_dir() else None
-    if hint is not None:
-        return Report(None, title, path, faults=(hint,))
+    is_folder = path.is_dir()
+    title = "folder of class folders" if is_folder else "table"
     try:
-        pictures = read_folder(path) if path.is_dir() else read_table(path)
+        pictures = _read_folder(path) if is_folder else read_table(path)
     except ValueError as error:
         return Report(None, title, path, faults=(str(error),))
     problems = _problems(pictures, decode, progress)
-    broken = len(problems) - len(pictures.problems)  # the others were never counted
-    figures = [Figure("classes", len(pictures.classes)), Figure("pictures", len(pictures) - broken)]
-    if pictures.splits is not None:
-        for split in SPLITS:
-            if split in pictures.splits:
-                figures += _part_figures(split, pictures.split(split))
-    figures.append(Figure("classes with one picture", len(singletons(pictures))))
-    figures.append(Figure("left out", len(problems)))
-    notes = [*pictures.notes, *(find_contradictions(pictures) if decode else ())]
-    if path.is_dir():
-        others = list_pictures(path).others
-        if others:
-            kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(others.items()))
-            notes.append(f"files that are not pictures were passed over: {kinds}")
-    faults = (*_role_faults(pictures), *_summed_up(problems))
-    return Report(None, title, path, tuple(figures), faults, tuple(notes), tuple(problems))
+    broken = len(problems) - len(pictures.problems)  # the others are not in the table
+    counts = [Count("classes", len(pictures.classes)), Count("pictures", len(pictures) - broken)]
+    for split in _present_splits(pictures):
+        counts += _split_counts(split, pictures.split(split))
+    counts.append(Count("classes with one picture", len(singletons(pictures))))
+    counts.append(Count("left out", len(problems)))
+    notes = list(pictures.notes)
+    if decode:
+        notes += find_contradictions(pictures)
+    if is_folder:
+        notes += _other_files(path)
+    faults = (*_role_faults(pictures), *_summarise(problems))
+    return Report(None, title, path, tuple(counts), faults, tuple(notes), problems)
+
+
+def _read_folder(path: Path) -> Pictures:
+    hint = hint_below(path)
+    if hint is not None:
+        raise ValueError(hint)
+    return read_folder(path)
+
+
+def _other_files(folder: Path) -> list[str]:
+    others = list_pictures(folder).others
+    if not others:
+        return []
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(others.items()))
+    return [f"files that are not pictures were skipped: {kinds}"]
+
+
+def _present_splits(pictures: Pictures) -> list[str]:
+    if pictures.splits is None:
+        return []
+    return [split for split in SPLITS if split in pictures.splits]
 
 
 def _role_faults(pictures: Pictures) -> list[str]:
-    """Where a search could not be measured for lack of queries or of a gallery; training asks for neither."""
-    measured = [split for split in SPLITS[1:] if pictures.splits is not None and split in pictures.splits]
-    parts = {f"{split} ": pictures.split(split) for split in measured} if measured else {"": pictures}
-    return [f"{split}{fault}" for split, part in parts.items() if (fault := lacking_role(part))]
+    """Measured splits that lack queries or a gallery; training needs neither."""
+    tables = {"": pictures}
+    measured = [split for split in _present_splits(pictures) if split != "train"]
+    if measured:
+        tables = {f"{split} ": pictures.split(split) for split in measured}
+    faults = []
+    for prefix, table in tables.items():
+        fault = lacking_role(table)
+        if fault is not None:
+            faults.append(prefix + fault)
+    return faults
 
 
-def _benchmark_figures(benchmark: Benchmark, pictures: Pictures) -> tuple[Figure, ...]:
-    figures = [
-        Figure("classes", len(pictures.classes), benchmark.classes),
-        Figure("pictures", len(pictures), benchmark.pictures),
+def _dataset_counts(spec: DatasetSpec, pictures: Pictures) -> list[Count]:
+    counts = [
+        Count("classes", len(pictures.classes), spec.classes),
+        Count("pictures", len(pictures), spec.pictures),
     ]
-    for part, size in benchmark.parts.items():
-        column = pictures.splits if part in SPLITS else pictures.roles
-        chosen = np.zeros(len(pictures), dtype=bool) if column is None else column == part
-        figures += _part_figures(part, pictures.take(chosen), size.classes, size.pictures)
-    return tuple(figures)
+    for name, size in spec.sizes.items():
+        column = pictures.splits if name in SPLITS else pictures.roles
+        if column is None:
+            selected = pictures.take([])
+        else:
+            selected = pictures.take(column == name)
+        counts += _split_counts(name, selected, size.classes, size.pictures)
+    return counts
 
 
-def _part_figures(part: str, pictures: Pictures, classes: int | None = None, count: int | None = None) -> list[Figure]:
-    return [Figure(f"{part} classes", len(pictures.classes), classes), Figure(f"{part} pictures", len(pictures), count)]
+def _split_counts(split: str, pictures: Pictures, classes: int | None = None, count: int | None = None) -> list[Count]:
+    return [Count(f"{split} classes", len(pictures.classes), classes), Count(f"{split} pictures", len(pictures), count)]
 
 
-def _problems(pictures: Pictures, decode: bool, progress: bool) -> list[Problem]:
+def _problems(pictures: Pictures, decode: bool, progress: bool) -> tuple[Problem, ...]:
     reader = pictures.reader
     if not isinstance(reader, FileReader):
-        return list(pictures.problems)
-    paths = [reader.path(int(origin)) for origin in pictures.origins]
-    reasons = (
-        verify_all(paths, pixel_limit=reader.pixel_limit, progress=progress)
-        if decode
-        else [_glance(path) for path in paths]
-    )
-    found = [Problem(name, reason) for name, reason in zip(pictures.names, reasons, strict=True) if reason]
-    return [*pictures.problems, *found]
+        return pictures.problems
+    paths = reader.paths(pictures.origins)
+    if decode:
+        reasons = verify_all(paths, pixel_limit=reader.pixel_limit, progress=progress)
+    else:
+        reasons = list(map(_missing_or_empty, paths))
+    return (*pictures.problems, *problems_of(pictures, reasons))
 
 
-def _glance(path: Path) -> str | None:
+def _missing_or_empty(path: Path) -> str | None:
     try:
-        return None if path.stat().st_size else "empty file (0 bytes)"
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return "no such file"
     except OSError as error:
-        return "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+        return f"cannot be read: {error.strerror}"
+    return None if size else "empty file (0 bytes)"
 
 
-def _summed_up(problems: list[Problem]) -> list[str]:
-    """A line for each kind of problem; the kind is the reason up to its details."""
-    kinds: dict[str, list[Problem]] = {}
+def _summarise(problems: tuple[Problem, ...]) -> list[str]:
+    """A line for each kind of problem; the kind is the reason without its details."""
+    by_kind: dict[str, list[Problem]] = {}
     for problem in problems:
-        kinds.setdefault(re.split(r"\s*[:(]|\d", problem.reason)[0].strip(), []).append(problem)
-    return [f"{len(those):,} x {kind}; the first: {those[0]}" for kind, those in kinds.items()]
+        kind = re.split(r"\s*[:(]|\d", problem.reason)[0].strip()
+        by_kind.setdefault(kind, []).append(problem)
+    return [f"{len(members):,} x {kind}; the first: {members[0]}" for kind, members in by_kind.items()]

@@ -1,8 +1,8 @@
-"""What is known of a benchmark: its numbers, its files, and how to read them."""
+"""Description of a public data set: its numbers, its files and the functions that read them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -10,23 +10,30 @@ from typing import NamedTuple
 from lookalike.data.pictures import Pictures
 
 
-class Part(NamedTuple):
-    """The size of a part: "train", "test", or of the roles "query" and "gallery"."""
+class SplitSize(NamedTuple):
+    """Size of a split ("train", "test") or of a role ("query", "gallery")."""
 
     classes: int
     pictures: int
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class DatasetSpec:
     """A public data set in its official layout.
 
-    page: where its authors offer it; nothing is ever downloaded.
-    files: what the layout is made of, for people.
-    folders: where the layout may start below the folder that a user names.
-    recognises: whether a folder looks like this layout, be it complete or not.
-    missing: which of the needed files a folder lacks.
-    read: the table of a folder that lacks none; no picture is opened.
+    Attributes:
+        name: Name on the command line.
+        title: Name in messages.
+        page: Web page of its authors; nothing is downloaded.
+        classes: Number of classes.
+        pictures: Number of pictures.
+        sizes: Size of each split and role.
+        files: Files of the layout, for messages.
+        folders: Usual folders below the one that a user names in which the layout may start.
+        recognises: Whether a folder looks like this layout, complete or not.
+        missing: Required files that a folder lacks.
+        read: Reads the table of a complete folder; no picture is opened.
+        aliases: Other names on the command line.
     """
 
     name: str
@@ -34,7 +41,7 @@ class Benchmark:
     page: str
     classes: int
     pictures: int
-    parts: Mapping[str, Part]
+    sizes: Mapping[str, SplitSize]
     files: tuple[str, ...]
     folders: tuple[str, ...]
     recognises: Callable[[Path], bool]
@@ -43,40 +50,80 @@ class Benchmark:
     aliases: tuple[str, ...] = field(default=())
 
     def find(self, path: Path) -> Path | None:
-        """The folder in which the layout starts: ``path`` or one of the usual folders below it."""
-        places = [path, *(path / name for name in self.folders)]
-        return next((place for place in places if self.recognises(place) or not self.missing(place)), None)
+        """Return the folder in which the layout starts: ``path`` or a usual folder below it; None without one."""
+        for folder in (path, *map(path.joinpath, self.folders)):
+            if self.recognises(folder) or not self.missing(folder):
+                return folder
+        return None
 
 
 def any_of(*files: str) -> Callable[[Path], bool]:
-    """Whether a folder has one of these."""
+    """Return a function that tells whether a folder has one of ``files``."""
     return lambda root: any((root / file).exists() for file in files)
 
 
 def all_of(*files: str) -> Callable[[Path], list[str]]:
-    """Which of these a folder lacks."""
+    """Return a function that lists which of ``files`` a folder lacks."""
     return lambda root: [file for file in files if not (root / file).exists()]
 
 
+def first_existing(paths: Sequence[Path]) -> Path:
+    """Return the first path that exists, or the first of all if none does."""
+    for path in paths:
+        if path.exists():
+            return path
+    return paths[0]
+
+
+def splits_by_class(class_of: Sequence[str], training_classes: Collection[str]) -> list[str]:
+    """Return "train" for each picture of a training class and "test" for the others."""
+    splits = []
+    for class_name in class_of:
+        if class_name in training_classes:
+            splits.append("train")
+        else:
+            splits.append("test")
+    return splits
+
+
 def read_rows(file: Path, columns: int, *, skip: int = 0) -> list[list[str]]:
-    """The lines of a list, split at white space into ``columns`` fields (the last may hold white space itself)."""
+    """Read the lines of a list, split at white space.
+
+    Args:
+        file: Text file in UTF-8.
+        columns: Fields per line; the last one may contain white space.
+        skip: Header lines to ignore.
+
+    Returns:
+        The fields of each line.
+
+    Raises:
+        ValueError: If the file cannot be read, is empty, or has a line with too few fields.
+    """
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from error
-    rows = [line.rstrip().split(None, columns - 1) for line in lines[skip:]]
-    while rows and not rows[-1]:
-        rows.pop()
-    wrong = next((i for i, row in enumerate(rows) if len(row) != columns), None)
-    if wrong is not None:
-        line = lines[skip + wrong][:80]
-        raise ValueError(f"{file}: line {skip + wrong + 1} must have {columns} fields, got {line!r}")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    rows = []
+    for number, line in enumerate(lines[skip:], start=skip + 1):
+        row = line.rstrip().split(None, columns - 1)
+        if len(row) != columns:
+            raise ValueError(f"{file}: line {number} must have {columns} fields, got {line[:80]!r}")
+        rows.append(row)
     if not rows:
         raise ValueError(f"{file} is empty")
     return rows
 
 
+def read_lines(file: Path) -> list[str]:
+    """Read a list with one name per line."""
+    return [row[0] for row in read_rows(file, 1)]
+
+
 def read_whole_number(file: Path, text: str) -> int:
+    """Return ``text`` as an integer; an error names ``file``."""
     try:
         return int(text)
     except ValueError:
@@ -84,8 +131,8 @@ def read_whole_number(file: Path, text: str) -> int:
 
 
 def distinct(names: Mapping[int, str]) -> dict[int, str]:
-    """Class names by class number, in the order of the numbers; with the number put first should two be the same."""
-    ordered = {number: names[number] for number in sorted(names)}
+    """Sort class names by class number; if two names are equal, put the number before each name."""
+    ordered = dict(sorted(names.items()))
     if len(set(ordered.values())) == len(ordered):
         return ordered
     return {number: f"{number} {name}" for number, name in ordered.items()}
