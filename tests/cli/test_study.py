@@ -118,8 +118,8 @@ def test_printed_settings_are_a_config_file(tmp_path: Path, capsys: pytest.Captu
     printed = capsys.readouterr().out
     config = tmp_path / "tokens.yaml"
     config.write_text(printed)
-    assert "seeds:\n  - 3\n" in printed
+    assert "seeds=[3]" in printed
     assert main(["study", "--config", str(config), "--settings"]) == 0
     assert capsys.readouterr().out == printed
     assert main(["study", "--config", str(config), "--set", "seeds=[4]", "--settings"]) == 0
-    assert "seeds:\n  - 4\n" in capsys.readouterr().out
+    assert "seeds=[4]" in capsys.readouterr().out

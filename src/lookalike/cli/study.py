@@ -30,7 +30,7 @@ class StudyOptions:
     name: str | None = setting(None, "name of the study, or list")
     data: str | None = setting(None, "pictures, for studies that take some; see lookalike study list")
     out: Path | None = setting(None, "folder for the files; null: runs/studies/NAME")
-    set: dict[str, Any] | str = setting("", "settings of the study, as in --set 'steps=100, seeds=[0, 1]'")
+    set: str = setting("", "settings of the study, as in --set 'steps=100, seeds=[0, 1]'")
 
 
 def run(argv: list[str]) -> int:
@@ -64,13 +64,10 @@ def run(argv: list[str]) -> int:
     scale: Any = "quick"
     if scales:
         scale = scales.pop().removeprefix("--")
-    changes = options.set
-    if isinstance(changes, str):
-        changes = parse_settings(split_top_level(changes, ","))
-    settings = study.load_settings(scale, changes)
+    settings = study.load_settings(scale, parse_settings(split_top_level(options.set, ",")))
     if "--settings" in flags:
-        plain = json.loads(json.dumps(asdict(settings)))  # YAML has no tuples
-        config = {"name": study.name, scale: True, "set": plain}
+        assignments = [f"{name}={json.dumps(value)}" for name, value in asdict(settings).items()]
+        config = {"name": study.name, scale: True, "set": ", ".join(assignments)}
         if options.data is not None:
             config["data"] = options.data
         print(yaml.safe_dump(config, sort_keys=False).strip())
