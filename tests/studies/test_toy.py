@@ -3,7 +3,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lookalike_studies.toy import study as toy
+from lookalike_studies.toy import weights as toy
+from lookalike_studies.toy.claims import judge
 
 from lookalike.cli import main
 
@@ -53,20 +54,20 @@ def test_every_weight_is_a_distribution(case: Case) -> None:
 def test_linear_programme_takes_the_nearest_twenty_and_drops_thirty(case: Case) -> None:
     _, is_object, cost = case
     weights = toy.toy_weights(cost, 0.2, ())[toy.PROGRAMME]
-    assert toy.spread(weights, is_object).dropped == 30
+    assert toy.measure_spread(weights, is_object).dropped == 30
     assert set(weights.argsort()[-20:]) == set(cost.min(0).argsort()[:20])
 
 
 def test_linear_programme_drops_nothing_at_the_true_share(case: Case) -> None:
     _, is_object, cost = case
-    measured = toy.spread(toy.toy_weights(cost, 0.5, ())[toy.PROGRAMME], is_object)
+    measured = toy.measure_spread(toy.toy_weights(cost, 0.5, ())[toy.PROGRAMME], is_object)
     assert (measured.dropped, measured.starved) == (0, 0)
     assert measured.on_object == pytest.approx(1)
 
 
 def test_smoothed_reaches_every_object_pixel(case: Case) -> None:
     _, is_object, cost = case
-    measured = toy.spread(toy.smoothed_weights(cost, 0.2, 5.0), is_object)
+    measured = toy.measure_spread(toy.smoothed_weights(cost, 0.2, 5.0), is_object)
     assert measured.dropped == 0
     assert measured.least > 0.4
     assert measured.on_object > 0.98
@@ -76,7 +77,7 @@ def test_sharpness_leads_monotonically_from_average_to_the_linear_programme(case
     _, is_object, cost = case
     values = np.logspace(-3, 4, 15)
     smooth = [toy.smoothed_weights(cost, 0.2, value) for value in values]
-    on_object = [toy.spread(weights, is_object).on_object for weights in smooth]
+    on_object = [toy.measure_spread(weights, is_object).on_object for weights in smooth]
     effective = [1 / np.square(weights).sum() for weights in smooth]  # how many pixels take part
     assert (np.diff(on_object) > -1e-12).all()
     assert (np.diff(effective) < 1e-9).all()
@@ -93,12 +94,12 @@ def test_keep_one_is_average_pooling(case: Case) -> None:
 
 def test_spread_counts_by_hand() -> None:
     weights = np.array([0.5, 0.2, 0.1, 0.0, 0.2])  # a fair share of the first four is 1/4
-    measured = toy.spread(weights, np.array([True, True, True, True, False]))
+    measured = toy.measure_spread(weights, np.array([True, True, True, True, False]))
     assert measured == pytest.approx((0.8, 1, 2, 0.0, 2.0))
 
 
 def test_more_noise_starves_more() -> None:
-    counts = list(toy.noise_matters(0.2, 5.0, 0.07, maps=10).values())
+    counts = list(toy.starved_by_noise(0.2, 5.0, 0.07, maps=10).values())
     assert counts == sorted(counts)
     assert counts[0] == 0
     assert counts[-1] > 1
@@ -115,7 +116,7 @@ def test_more_noise_starves_more() -> None:
     ],
 )
 def test_verdict(programme: Numbers, smooth: Numbers, agrees: str, word: str) -> None:
-    said, why = toy.verdict(toy.Spread(*programme), toy.Spread(*smooth))
+    said, why = judge(toy.Spread(*programme), toy.Spread(*smooth))
     assert said == agrees
     assert word in why
 
