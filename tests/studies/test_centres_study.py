@@ -155,7 +155,7 @@ def _runs(*angles: float) -> list[Arrangement]:
     return [Arrangement(angle, angle, 1.0, 50.0, 12) for angle in angles]
 
 
-def _found(energy: float, farthest: float, seeds: int = 2) -> claims.Found:
+def _found(energy: float, farthest: float, seeds: int = 2) -> claims.Measurements:
     names = centres_sphere.regularisers(12, (4.0,), 8.0)
     far = ("knob 4", "farthest", "the N farthest pairs")
     return {12: {name: _runs(*seeds * [farthest if name in far else energy]) for name in names}}

@@ -1,20 +1,17 @@
-"""What became of the centres, and what the text claims of it.
+"""Claims of the text on skewed means, and the tables of the study of centres.
 
-Verdicts, from means over the seeds; nothing is tested where Adam's steps, all in one direction, would not lead half
-around the sphere:
+Verdicts come from means over the seeds. Nothing is tested if Adam's steps could not lead half around the sphere.
 
-    energies get stuck      "not reproduced" if E_0, E_1, E_2 and UniformFace all reach 95% of the largest possible
-                            smallest angle, from chance and out of a crowd. Else they are at rest or it is not tested:
-                            in the last quarter of the steps no such angle may grow by more than 1% of it. "Reproduced"
-                            if one falls short of 80%, else "partly". Out of a crowd the best of Adam's memories counts:
-                            pushes that cancel do so under any
-    push the farthest       "reproduced" if every regulariser of the farthest has surely (``claims``) the smallest angle
-                            that E_1 has, less a degree, "partly" if one has, or all have surely more than at the start,
-                            by a degree; else "not reproduced". With one seed nothing is tested
-    energies are means      of the two equalities, both, one or none, to 1e-9
-    means rise              from the smallest to the largest number, on the distances of random centres
-    R1 takes the farthest   "reproduced" if more than half of its push goes to the farther half of the pairs
-    embedding size          not tested: it is about recall, of which this is the geometry alone
+    energies get stuck     judged by the smallest angle that E_0, E_1, E_2 and UniformFace reach, as a share of the
+                           largest possible one, from random starts and out of a crowd (with the better of Adam's
+                           memories: pushes that cancel do so under any). Below STUCK: "reproduced". From SPREAD on:
+                           "not reproduced". Between: "partly". Not tested while angles below SPREAD grow by STILL
+    push the farthest      "reproduced" if every regulariser of the farthest surely reaches the smallest angle of E_1,
+                           less a degree; "partly" if one does, or all surely exceed the start by a degree
+    energies are means     two equalities, to EQUAL
+    means rise             from the smallest to the largest number, on the distances of random centres
+    R1 takes the farthest  "reproduced" if more than HALF of its push goes to the farther half of the pairs
+    embedding size         not tested: the claim is about recall, and this is the geometry alone
 """
 
 from __future__ import annotations
@@ -40,69 +37,97 @@ from lookalike_studies.centres.sphere import (
     Array,
     simplex_angle,
 )
-from lookalike_studies.framework.claims import JudgedClaim, Verdict, is_above
+from lookalike_studies.framework.claims import JudgedClaim, Verdict, is_above, verdict_from_flags
 
 if TYPE_CHECKING:
     from lookalike_studies.centres.study import Centres
 
 STUCK, SPREAD = 0.8, 0.95  # of the largest possible smallest angle
-LATE, STILL = 0.75, 0.01  # from this share of the steps on, growth by more of the largest possible angle is no rest
-LEAST_ANGLE = 1.0  # a degree less is no difference
-Found = dict[int, dict[str, list[Arrangement]]]  # by count of centres and regulariser, one for each seed
+LATE, STILL = 0.75, 0.01  # growth by more of that angle, from this share of the steps on, means that nothing rests yet
+LEAST_ANGLE = 1.0  # degrees; a smaller difference does not count
+EQUAL = 1e-9  # relative difference of equal numbers
+HALF = 0.5
+PAPER = {
+    "energies": "energies push the nearest only, whose pushes cancel: centres get stuck and do not spread over the "
+    "sphere (section 3.1, Figure 1; no number)",
+    "farthest": "pushing the farthest pairs assigns the centres, they are less stuck (Remark 1; no number)",
+    "equalities": "the energies are special cases of skewed means: minimum hyperspherical energy, and UniformFace at "
+    "lambda -1 (section 3.4)",
+    "rising": "log-exp and power means rise with the knob from the minimum to the maximum (Property 1)",
+    "crowding": "the regulariser R1 considers the pairs of the farthest centres (conclusion)",
+    "sizes": "the performance is fairly stable from 128 dimensions on, and does not degrade up to 1024 (Figure 2, "
+    "recall)",
+}
+Measurements = dict[int, dict[str, list[Arrangement]]]  # by number of centres and regulariser, one for each seed
 
 
 def late_growth(angles: Array) -> float:
-    """By how much the least angles (seeds, steps + 1), in the mean, still grow in the last quarter of the steps."""
+    """Compute how much the mean of the least angles (seeds, steps + 1) grows in the last quarter of the steps."""
     mean = angles.mean(0)
     return float(mean[-1] - mean[int(LATE * (len(mean) - 1))])
 
 
 def is_too_short(steps: int, rate: float) -> bool:
-    """Whether steps of a rate that falls to 0, (1 - s)^2, would not lead half around the sphere."""
+    """Return whether steps with the rate (1 - s)^2 could not lead half around the sphere."""
     return rate * steps / 3 < np.pi
 
 
 def mean_angle(runs: list[Arrangement]) -> float:
-    return float(np.mean([each.least_angle for each in runs]))
+    """Compute the mean of the least angles."""
+    return float(np.mean(least_angles(runs)))
+
+
+def least_angles(runs: list[Arrangement]) -> list[float]:
+    """List the least angles of all seeds."""
+    return [run.least_angle for run in runs]
 
 
 def energies_claim(
-    found: Found, crowd_rest: dict[str, list[float]], settings: Centres, growth: dict[int, float]
+    measured: Measurements, crowd_rest: dict[str, list[float]], settings: Centres, growth: dict[int, float]
 ) -> JudgedClaim:
-    """crowd_rest: by regulariser, the least angle for each of the memories.  growth: of angles in the last quarter of
-    the steps, the largest by count of centres."""
-    shares = {
-        (name, count): mean_angle(of[name]) / BEST_KNOWN[count][0] for count, of in found.items() for name in ENERGIES
-    }
-    least = min(shares, key=lambda each: shares[each])
-    here = (
-        f"the smallest angle reaches at least {shares[least]:.1%} of the largest possible one from random starts "
-        f"({least[0]}, {least[1]} centres)"
-    )
-    worst = shares[least]
+    """Judge whether energies get stuck.
+
+    Args:
+        measured: Arrangements from random starts.
+        crowd_rest: By regulariser, the least angle out of a crowd for each of Adam's memories.
+        settings: Settings of the study.
+        growth: By number of centres, the largest growth of angles in the last quarter of the steps.
+    """
+    shares = {}
+    for count, runs in measured.items():
+        for name in ENERGIES:
+            shares[name, count] = mean_angle(runs[name]) / BEST_KNOWN[count][0]
+    name, count = min(shares, key=lambda key: shares[key])
+    worst = shares[name, count]
+    here = f"the smallest angle reaches at least {worst:.1%} of the largest possible one from random starts "
+    here += f"({name}, {count} centres)"
     if settings.crowd in BEST_KNOWN:
-        known = BEST_KNOWN[settings.crowd][0]
+        best = BEST_KNOWN[settings.crowd][0]
         here += f"; {settings.crowd} centres that begin within {settings.crowd_degrees:g} degrees of a pole:"
-        for number, memory in enumerate(settings.memories):
-            told = ", ".join(f"{name} {crowd_rest[name][number] / known:.1%}" for name in ENERGIES)
-            here += f" {told} where Adam's second beta is {memory:g};"
-        worst = min(worst, *(max(crowd_rest[name]) / known for name in ENERGIES))
-    here = here.removesuffix(";")
-    growing = max(of / BEST_KNOWN[count][0] for count, of in growth.items())
-    verdict: Verdict = "not reproduced" if worst >= SPREAD else "reproduced" if worst < STUCK else "partly"
-    if np.isnan([*shares.values(), growing, *(each for name in ENERGIES for each in crowd_rest[name])]).any():
+        texts = []
+        for number_of_memory, memory in enumerate(settings.memories):
+            reached = [f"{name} {crowd_rest[name][number_of_memory] / best:.1%}" for name in ENERGIES]
+            texts.append(f" {', '.join(reached)} where Adam's second beta is {memory:g}")
+        here += ";".join(texts)
+        worst = min(worst, *(max(crowd_rest[name]) / best for name in ENERGIES))
+    growing = max(angle / BEST_KNOWN[count][0] for count, angle in growth.items())
+    verdict: Verdict = "partly"
+    if np.isnan([*shares.values(), growing]).any() or np.isnan([crowd_rest[name] for name in ENERGIES]).any():
         verdict = "not tested"
     elif is_too_short(settings.steps, settings.rate):
         here, verdict = f"{here}; {settings.steps} steps are too few to be stuck", "not tested"
-    elif worst < SPREAD and growing > STILL:
+    elif worst >= SPREAD:
+        verdict = "not reproduced"
+    elif growing > STILL:
         here, verdict = f"{here}; still growing, by {growing:.1%} of it in the last quarter", "not tested"
-    paper = "energies push the nearest only, whose pushes cancel: centres get stuck and do not spread over the sphere"
-    return JudgedClaim(f"{paper} (section 3.1, Figure 1; no number)", here, verdict)
+    elif worst < STUCK:
+        verdict = "reproduced"
+    return JudgedClaim(PAPER["energies"], here, verdict)
 
 
 def memory_note(crowd_rest: dict[str, list[float]]) -> list[str]:
-    """Where one memory lets an energy out of the crowd and another does not, it is the optimiser that holds it."""
-    held = [name for name in ENERGIES if min(crowd_rest[name]) < 0.95 * max(crowd_rest[name])]
+    """Note energies that one of Adam's memories lets out of the crowd and another does not."""
+    held = [name for name in ENERGIES if min(crowd_rest[name]) < SPREAD * max(crowd_rest[name])]
     if not held:
         return []
     return [
@@ -111,121 +136,112 @@ def memory_note(crowd_rest: dict[str, list[float]]) -> list[str]:
     ]
 
 
-def farthest_claim(found: Found, starts: dict[int, list[Arrangement]], settings: Centres) -> JudgedClaim:
-    count = max(found)
-    of, began, energy = found[count], mean_angle(starts[count]), mean_angle(found[count]["E_1"])
-    pushing = [name for name in of if name in (FARTHEST, FARTHEST_PAIRS) or _is_above_two(name)]
-    angles = {name: mean_angle(of[name]) for name in pushing}
-    by_seed = {name: np.array([each.least_angle for each in of[name]]) for name in (*pushing, "E_1")}
-    start = [each.least_angle for each in starts[count]]
-    as_far = [is_above(by_seed[name].tolist(), (by_seed["E_1"] - LEAST_ANGLE).tolist()) for name in pushing]
-    farther = [is_above(by_seed[name].tolist(), start, LEAST_ANGLE) for name in pushing]
-    verdict: Verdict = "not reproduced"
+def farthest_claim(measured: Measurements, starts: dict[int, list[Arrangement]], settings: Centres) -> JudgedClaim:
+    """Judge whether pushing the farthest spreads the largest number of centres as E_1 does."""
+    count = max(measured)
+    runs, start = measured[count], least_angles(starts[count])
+    target = [angle - LEAST_ANGLE for angle in least_angles(runs["E_1"])]
+    as_far, farther, texts = [], [], []
+    for name, arrangements in runs.items():
+        if name in (FARTHEST, FARTHEST_PAIRS) or _is_above_two(name):
+            as_far.append(is_above(least_angles(arrangements), target))
+            farther.append(is_above(least_angles(arrangements), start, LEAST_ANGLE))
+            places = np.mean([arrangement.places for arrangement in arrangements])
+            texts.append(f"{name} {mean_angle(arrangements):.1f} degrees ({places:.0f} places)")
+    verdict = verdict_from_flags(as_far)
     if is_too_short(settings.steps, settings.rate) or None in (*as_far, *farther):
         verdict = "not tested"
-    elif all(as_far):
-        verdict = "reproduced"
-    elif any(as_far) or all(farther):
+    elif verdict == "not reproduced" and all(farther):
         verdict = "partly"
-    told = ", ".join(
-        f"{name} {angle:.1f} degrees ({np.mean([each.places for each in of[name]]):.0f} places)"
-        for name, angle in angles.items()
-    )
-    here = f"smallest angle of {count} centres: {told}; {began:.1f} at the start, {energy:.1f} under E_1"
-    return JudgedClaim(
-        "pushing the farthest pairs assigns the centres, they are less stuck (Remark 1; no number)", here, verdict
-    )
+    here = f"smallest angle of {count} centres: {', '.join(texts)}; {np.mean(start):.1f} at the start, "
+    here += f"{mean_angle(runs['E_1']):.1f} under E_1"
+    return JudgedClaim(PAPER["farthest"], here, verdict)
 
 
 def _is_above_two(name: str) -> bool:
     return name.startswith("knob ") and float(name.removeprefix("knob ")) > 2
 
 
-def equalities_claim(same: dict[str, tuple[float, float]]) -> JudgedClaim:
-    holds = {name: abs(left - right) <= 1e-9 * abs(right) for name, (left, right) in same.items()}
-    energies = all(each for name, each in holds.items() if name.startswith("E_"))
-    face = all(each for name, each in holds.items() if name.startswith("UniformFace"))
-    verdict: Verdict = "reproduced" if energies and face else "partly" if energies or face else "not reproduced"
-    if np.isnan([*same.values()]).any():
+def equalities_claim(equalities: dict[str, tuple[float, float]]) -> JudgedClaim:
+    """Judge whether both sides of the equalities of ``sphere.equalities`` are the same."""
+    energies, face = True, True
+    for name, (left, right) in equalities.items():
+        is_equal = abs(left - right) <= EQUAL * abs(right)
+        if name.startswith("UniformFace"):
+            face = face and is_equal
+            text = f"UniformFace is {left:.4f} where (10) at lambda -1, the mean distance, is {right:.4f}"
+        else:
+            energies = energies and is_equal
+    verdict = verdict_from_flags([energies, face])
+    if np.isnan(list(equalities.values())).any():
         verdict = "not tested"
-    left, right = next(pair for name, pair in same.items() if name.startswith("UniformFace"))
-    here = f"E_0, E_1 and E_2 {'are' if energies else 'are not'} functions of the power means of knob 0, -1 and -2; "
-    here += f"UniformFace is {left:.4f} where (10) at lambda -1, the mean distance, is {right:.4f}"
-    paper = (
-        "the energies are special cases of skewed means: minimum hyperspherical energy, and UniformFace at lambda -1"
-    )
-    return JudgedClaim(f"{paper} (section 3.4)", here, verdict)
+    are = "are" if energies else "are not"
+    here = f"E_0, E_1 and E_2 {are} functions of the power means of knob 0, -1 and -2; {text}"
+    return JudgedClaim(PAPER["equalities"], here, verdict)
 
 
 def rising_claim(distances: Array) -> JudgedClaim:
+    """Judge whether the means of some distances rise with the knob."""
     knobs = (-inf, *np.linspace(-50, 50, 101).tolist(), inf)
-    numbers = torch.from_numpy(distances)
-    rises, ends = [], []
+    flags = []
     for kind in ("power", "log-exp"):
-        means = [float(SkewedMean(kind, knob)(numbers)) for knob in knobs]
-        rises.append(bool((np.diff(means) >= -1e-12).all()))
-        ends.append(bool(np.isclose(means[0], distances.min()) and np.isclose(means[-1], distances.max())))
-    right = [*rises, *ends]
-    verdict: Verdict = "reproduced" if all(right) else "partly" if any(right) else "not reproduced"
+        means = [float(SkewedMean(kind, knob)(torch.from_numpy(distances))) for knob in knobs]
+        flags.append(bool((np.diff(means) >= -1e-12).all()))
+        flags.append(bool(np.allclose([means[0], means[-1]], [distances.min(), distances.max()])))
     here = f"both rise over {len(knobs)} knobs, from {distances.min():.3f} to {distances.max():.3f}, the smallest and "
-    here += "largest distance" if all(right) else "largest distance, but not everywhere"
-    return JudgedClaim(
-        "log-exp and power means rise with the knob from the minimum to the maximum (Property 1)", here, verdict
-    )
+    here += "largest distance"
+    if not all(flags):
+        here += ", but not everywhere"
+    return JudgedClaim(PAPER["rising"], here, verdict_from_flags(flags))
 
 
-def crowding_claim(push: float, found: Found) -> JudgedClaim:
-    verdict: Verdict = "not tested" if np.isnan(push) else "reproduced" if push > 0.5 else "not reproduced"
-    reached = ", ".join(f"{mean_angle(of[CROWDING]):.1f} of {BEST_KNOWN[n][0]:.1f} for {n}" for n, of in found.items())
-    here = (
-        f"{push:.1%} of its push goes to the farther half of the pairs: it pushes the nearest, and spreads the centres "
-    )
-    here += f"(smallest angle in degrees, of the largest possible: {reached})"
-    return JudgedClaim("the regulariser R1 considers the pairs of the farthest centres (conclusion)", here, verdict)
+def crowding_claim(push: float, measured: Measurements) -> JudgedClaim:
+    """Judge R1 by the share of its push on the farther half of the pairs."""
+    flag = None if np.isnan(push) else push > HALF
+    texts = []
+    for count, runs in measured.items():
+        texts.append(f"{mean_angle(runs[CROWDING]):.1f} of {BEST_KNOWN[count][0]:.1f} for {count}")
+    here = f"{push:.1%} of its push goes to the farther half of the pairs: it pushes the nearest, and spreads the "
+    here += f"centres (smallest angle in degrees, of the largest possible: {', '.join(texts)})"
+    return JudgedClaim(PAPER["crowding"], here, verdict_from_flags([flag]))
 
 
 def sizes_claim(angles: dict[str, list[float]], settings: Centres) -> JudgedClaim:
-    paper = (
-        "the performance is fairly stable from 128 dimensions on, and does not degrade up to 1024 (Figure 2, recall)"
-    )
-    large = [angle for size, angle in zip(settings.sizes, angles["E_1"], strict=True) if size >= 128]
+    """Report the smallest angles by embedding size; recall is not measured."""
+    reached = dict(zip(settings.sizes, angles["E_1"], strict=True))
+    large = [angle for size, angle in reached.items() if size >= 128]
     if len(large) < 2 or np.isnan(large).any() or is_too_short(settings.size_steps, settings.rate):
-        return JudgedClaim(paper, "too few sizes from 128 on, or too few steps", "not tested")
-    told = ", ".join(f"{angle:.1f} at {size}" for size, angle in zip(settings.sizes, angles["E_1"], strict=True))
-    here = f"recall was not measured. Smallest angle of {settings.classes} centres under E_1, in degrees: {told}; "
+        return JudgedClaim(PAPER["sizes"], "too few sizes from 128 on, or too few steps", "not tested")
+    text = ", ".join(f"{angle:.1f} at {size}" for size, angle in reached.items())
+    here = f"recall was not measured. Smallest angle of {settings.classes} centres under E_1, in degrees: {text}; "
     here += f"{simplex_angle(settings.classes):.2f} is the most there can be, from {settings.classes - 1} dimensions on"
-    return JudgedClaim(paper, here, "not tested")
+    return JudgedClaim(PAPER["sizes"], here, "not tested")
 
 
-def known_table(found: Found) -> Table:
-    columns = [
-        "centres",
-        "largest possible",
-        "nearest, best",
-        "nearest, mean",
-        "least E_1 known",
-        "E_1, best",
-        "E_1, mean",
-    ]
+def known_table(measured: Measurements) -> Table:
+    """Compare angles and energies with the best known ones."""
+    titles = ["centres", "largest possible", "nearest, best", "nearest, mean"]
+    titles += ["least E_1 known", "E_1, best", "E_1, mean"]
     lines = []
-    for count, of in found.items():
+    for count, runs in measured.items():
         angle, energy = BEST_KNOWN[count]
-        angles, energies = [each.least_angle for each in of[NEAREST]], [each.energy for each in of["E_1"]]
+        angles, energies = least_angles(runs[NEAREST]), [run.energy for run in runs["E_1"]]
         entries = [number(count, digits=0), number(angle), number(max(angles)), entry(angles)]
         lines.append(Line([*entries, number(energy, digits=4), number(min(energies), digits=4), entry(energies, 4)]))
     note = "angles in degrees; best and mean over the seeds; known: Tammes's and Thomson's problem"
-    return Table([*map(Column, columns)], lines, "Against what is known", notes=[note])
+    return Table([Column(title) for title in titles], lines, "Against what is known", notes=[note])
 
 
-def arrangements_table(found: Found, starts: dict[int, list[Arrangement]]) -> Table:
+def arrangements_table(measured: Measurements, starts: dict[int, list[Arrangement]]) -> Table:
+    """List all arrangements."""
     titles = ["smallest angle", "to the nearest", "mean distance", "E_1", "places"]
     lines = []
-    for count, of in found.items():
-        for name, runs in {"at the start": starts[count], **of}.items():
-            fields = [[getattr(each, field) for each in runs] for field in Arrangement._fields]
-            crowded = min(fields[0]) < SAME_PLACE
-            entries = [entry(each) for each in fields[:3]]
-            entries.append(words("infinite") if crowded else entry(fields[3]))
-            lines.append(Line([words(f"{count}: {name}"), *entries, entry(fields[4], 1)], str(count)))
+    for count, by_name in measured.items():
+        for name, runs in {"at the start": starts[count], **by_name}.items():
+            angles, nearest, distances, energies, places = zip(*runs, strict=True)
+            energy = words("infinite") if min(angles) < SAME_PLACE else entry(energies)
+            entries = [words(f"{count}: {name}"), entry(angles), entry(nearest), entry(distances), energy]
+            lines.append(Line([*entries, entry(places, 1)], str(count)))
     note = "angles in degrees, mean and deviation over the seeds; places: more than a degree apart"
-    return Table([Column("centres: pushed by", "left"), *map(Column, titles)], lines, notes=[note])
+    columns = [Column("centres: pushed by", "left"), *(Column(title) for title in titles)]
+    return Table(columns, lines, notes=[note])

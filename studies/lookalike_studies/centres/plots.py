@@ -12,7 +12,7 @@ from lookalike_studies.centres import sphere as sphere
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from lookalike_studies.centres.claims import Found
+    from lookalike_studies.centres.claims import Measurements
     from lookalike_studies.centres.sphere import Array
     from lookalike_studies.centres.study import Centres
 
@@ -98,7 +98,7 @@ def _arc(first: Array, second: Array) -> Array:
     return np.asarray(line / np.linalg.norm(line, axis=1, keepdims=True))
 
 
-def draw_knobs(found: Found, settings: Centres) -> Figure:
+def draw_knobs(found: Measurements, settings: Centres) -> Figure:
     """Smallest angle, angle to the nearest, and mean distance, over the knob, for every number of centres."""
     knobs = sorted({-2.0, -1.0, 0.0, 1.0, *settings.knobs})
     names = [sphere.NEAREST, *map(sphere.knob_name, knobs), sphere.FARTHEST]

@@ -74,14 +74,14 @@ def knob_name(knob: float) -> str:
 
 def by_chance(count: int, dim: int, seed: int) -> Tensor:
     """Centres (N, D), anywhere on the sphere."""
-    chance = torch.Generator().manual_seed(seed)
-    return normalize(torch.randn(count, dim, generator=chance, dtype=torch.float64))
+    rng = torch.Generator().manual_seed(seed)
+    return normalize(torch.randn(count, dim, generator=rng, dtype=torch.float64))
 
 
 def crowd(count: int, degrees: float, seed: int) -> Tensor:
     """Centres (N, 3) within so many degrees of a pole: one in the middle has others all around it."""
-    chance = torch.Generator().manual_seed(seed)
-    draws = torch.rand(count, 2, generator=chance, dtype=torch.float64)
+    rng = torch.Generator().manual_seed(seed)
+    draws = torch.rand(count, 2, generator=rng, dtype=torch.float64)
     height = 1 - draws[:, 0] * (1 - np.cos(np.radians(degrees)))
     turn, radius = 2 * pi * draws[:, 1], (1 - height.square()).sqrt()
     return torch.stack((radius * turn.cos(), radius * turn.sin(), height), 1)
@@ -96,21 +96,33 @@ def settle(
     *,
     memory: float = 0.999,
 ) -> tuple[Array, Array]:
-    """Where the centres (N, D) are after so many steps of Adam, whose rate falls to 0; the least angle at each step.
+    """Move centres by Adam, with a rate that falls to 0.
 
-    memory: Adam's second beta. Steps shrink for as long as large gradients are remembered, such as those of a crowd.
+    This minimises a closed-form energy and has no batches, so it uses torch.optim directly instead of ``fit``.
+
+    Args:
+        start: First centres (N, D).
+        settings: Regulariser, for ``create_centres``.
+        steps: Number of steps.
+        rate: First learning rate.
+        tick: Called with 1 after every step.
+        memory: Second beta of Adam. The longer large gradients are remembered, such as those of a crowd, the longer
+            steps stay small.
+
+    Returns:
+        The last centres (N, D), and the least angle at the start and after each step (steps + 1,).
     """
     centres = nn.Parameter(start.clone())
     regulariser = create_centres(**settings, proxies_of=centres)
-    optimiser = torch.optim.Adam([centres], lr=rate, betas=(0.9, memory))
-    nobody = centres.new_zeros(1, centres.shape[1]), torch.zeros(1, dtype=torch.int64)  # a batch has no say here
+    optimizer = torch.optim.Adam([centres], lr=rate, betas=(0.9, memory))
+    batch = centres.new_zeros(1, centres.shape[1]), torch.zeros(1, dtype=torch.int64)  # is ignored
     angles = np.empty(steps + 1)
     for step in range(steps):
         angles[step] = least_angle(centres.detach())
-        optimiser.param_groups[0]["lr"] = rate * (1 - step / steps) ** 2
-        optimiser.zero_grad(set_to_none=True)
-        regulariser(*nobody).value.backward()
-        optimiser.step()
+        optimizer.param_groups[0]["lr"] = rate * (1 - step / steps) ** 2
+        optimizer.zero_grad(set_to_none=True)
+        regulariser(*batch).value.backward()
+        optimizer.step()
         with torch.no_grad():
             centres.copy_(normalize(centres))
         tick(1)
@@ -154,10 +166,10 @@ def equalities(centres: Array) -> dict[str, tuple[float, float]]:
     """What the text says is the same: (left, right) by name; E_s are sums over i != j as the regularisers have them."""
     distances = torch.from_numpy(pairwise_distances(centres))
     pairs, parameter = 2 * len(distances), nn.Parameter(torch.from_numpy(centres))
-    nobody = torch.zeros(1, centres.shape[1], dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
+    batch = torch.zeros(1, centres.shape[1], dtype=torch.float64), torch.zeros(1, dtype=torch.int64)  # is ignored
 
     def energy(preset: str) -> float:
-        return float(create_centres(preset, proxies_of=parameter)(*nobody).value.detach())
+        return float(create_centres(preset, proxies_of=parameter)(*batch).value.detach())
 
     def mean(knob: float) -> float:
         return float(SkewedMean("power", knob)(distances))

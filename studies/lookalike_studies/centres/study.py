@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lookalike._util.checks import check_count, check_range
+from lookalike._util.settings import check_settings
 from lookalike.report.seeds import check_seeds
 from lookalike_studies.centres.claims import (
     arrangements_table,
@@ -56,42 +56,34 @@ SWEPT = (NEAREST, "E_1", MEAN, FARTHEST)
 
 @dataclass(frozen=True)
 class Centres:
+    """Settings of the study."""
+
     counts: tuple[int, ...] = setting("how many centres there are on the sphere", budget=True)
     shown: int = setting("how many centres the pictures of the sphere show")
     knobs: tuple[float, ...] = setting("of the power means between nearest and farthest, besides the named ones")
-    sharpness: float = setting("gamma of R1")
-    rate: float = setting("of Adam, falling to 0")
-    steps: int = setting("from start to rest", budget=True)
+    sharpness: float = setting("gamma of R1", above=0)
+    rate: float = setting("of Adam, falling to 0", above=0)
+    steps: int = setting("from start to rest", budget=True, least=1)
     seeds: tuple[int, ...] = setting("of the starts", budget=True)
-    crowd: int = setting("centres that begin close together")
-    crowd_degrees: float = setting("how far from a pole they begin at most")
-    memories: tuple[float, ...] = setting("second beta of Adam, for those that begin close together")
-    classes: int = setting("centres in the sweep of the embedding size")
-    sizes: tuple[int, ...] = setting("embedding sizes of the sweep")
-    size_steps: int = setting("of each of them", budget=True)
+    crowd: int = setting("centres that begin close together", least=3)
+    crowd_degrees: float = setting("how far from a pole they begin at most", above=0, up_to=180)
+    memories: tuple[float, ...] = setting("second beta of Adam, out of the crowd", above=0, up_to=0.9999)
+    classes: int = setting("centres in the sweep of the embedding size", least=3)
+    sizes: tuple[int, ...] = setting("embedding sizes of the sweep", least=2)
+    size_steps: int = setting("of each of them", budget=True, least=1)
 
     def __post_init__(self) -> None:
-        for each in self.counts:
-            if each not in BEST_KNOWN:
-                known = ", ".join(map(str, BEST_KNOWN))
-                raise ValueError(f"every one of counts must be of {known}, for which the best is known, got {each}")
-        if self.shown not in self.counts:
-            raise ValueError(f"shown must be one of counts {', '.join(map(str, self.counts))}, got {self.shown}")
-        for name in ("steps", "size_steps"):
-            check_count(name, getattr(self, name))
-        for name in ("crowd", "classes"):
-            check_count(name, getattr(self, name), least=3)
-        for each in self.sizes:
-            check_count("every one of sizes", each, least=2)
-        for name in ("sharpness", "rate"):
-            check_range(name, getattr(self, name), 0, None)
-        check_range("crowd_degrees", self.crowd_degrees, 0, 180)
-        for memory in self.memories:
-            check_range("every one of memories", memory, 0, 0.9999)
+        check_settings(self)
         check_seeds(self.seeds)
         for name in ("counts", "sizes", "memories"):
             if not getattr(self, name):
                 raise ValueError(f"{name} must not be empty")
+        for count in self.counts:
+            if count not in BEST_KNOWN:
+                known = ", ".join(map(str, BEST_KNOWN))
+                raise ValueError(f"every one of counts must be of {known}, for which the best is known, got {count}")
+        if self.shown not in self.counts:
+            raise ValueError(f"shown must be one of counts {', '.join(map(str, self.counts))}, got {self.shown}")
         for knob in self.knobs:
             if not np.isfinite(knob):
                 raise ValueError(f"every one of knobs must be finite (the ends are always there), got {knob}")
