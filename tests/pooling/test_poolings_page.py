@@ -1,4 +1,4 @@
-"""docs/concepts/poolings.md says of every pooling what the code says."""
+"""docs/concepts/poolings.md agrees with the code about every pooling."""
 
 import ast
 import re
@@ -36,7 +36,9 @@ def by_name(section: str) -> dict[str, Row]:
     return found
 
 
-WHAT, SETTINGS, SIZES = (by_name(heading) for heading in ("What they are", "Settings", "What they have, and .*?"))
+DEFINITIONS = by_name("Definitions")
+SETTINGS = by_name("Settings")
+SIZES = by_name("Capabilities and sizes")
 
 
 def defaults(kind: type[Pooling]) -> dict[str, Any]:
@@ -61,13 +63,13 @@ def by_formula(formula: str, channels: int, dim: int, settings: dict[str, Any]) 
     return value
 
 
-@pytest.mark.parametrize("table", [WHAT, SETTINGS, SIZES], ids=["what they are", "settings", "sizes"])
+@pytest.mark.parametrize("table", [DEFINITIONS, SETTINGS, SIZES], ids=["definitions", "settings", "sizes"])
 def test_every_pooling_has_its_row(table: dict[str, Row]) -> None:
     assert sorted(table) == poolings.names()
 
 
 def test_the_number_of_poolings_is_right() -> None:
-    assert f"There are\n{len(poolings.names())} of them" in PAGE
+    assert f"There are {len(poolings.names())} poolings" in PAGE
 
 
 @pytest.mark.parametrize("name", poolings.names())
@@ -147,7 +149,7 @@ def test_parameters_that_settings_add() -> None:
 
 
 def test_both_sizes_of_poolings_with_a_vector_for_each_prototype() -> None:
-    table = rows("OTP and NetVLAD, in both sizes")
+    table = rows("Sizes of OTP and NetVLAD")
     assert [row["size"] for row in table] == ["8x16", "64x128"]
     for row in table:
         prototypes, local = map(int, row["size"].split("x"))
@@ -166,9 +168,9 @@ def test_both_sizes_of_poolings_with_a_vector_for_each_prototype() -> None:
 def test_references_are_those_of_the_code(name: str) -> None:
     if name in ("average", "max", "average+max"):
         return  # nobody's invention: the code names none
-    reference = WHAT[name]["reference"]
+    reference = DEFINITIONS[name]["reference"]
     if reference == "the same":
-        reference = WHAT["gsp"]["reference"]
+        reference = DEFINITIONS["gsp"]["reference"]
     said = " ".join((sys.modules[poolings.find(name).__module__].__doc__ or "").split())
     authors, year = re.findall(r"[^\W\d_]{3,}", reference)[:2], re.findall(r"\d{4}", reference)
     assert len(year) == 1
