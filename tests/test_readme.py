@@ -74,6 +74,19 @@ def test_options_in_the_page_exist(page: Path, capsys: pytest.CaptureFixture[str
                 assert re.match(r"--[\w-]+", word)[0] in known, line  # type: ignore[index]
 
 
+def test_files_that_contributing_follows_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = re.search(r"^### Follow one thing.*?(?=^## )", text, re.DOTALL | re.MULTILINE)
+    assert table is not None
+    paths = re.findall(r"`([\w/]+/\w+\.py)`", table[0])
+    assert len(paths) > 15
+    for path in paths:
+        if "NAME" in path:
+            continue
+        folders = (ROOT / "src/lookalike", ROOT / "studies", ROOT / "studies/lookalike_studies")
+        assert any((folder / path).is_file() for folder in folders), path
+
+
 def test_make_targets_of_the_readme_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE):

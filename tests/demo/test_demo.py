@@ -46,11 +46,11 @@ def test_the_whole_story_in_miniature(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "points of MAP@R" not in rest
     assert "weight in the letter's cell" in rest
     assert "Outlined is the cell that shows the letter" in rest
-    assert "a seed is network and batches both" in rest
+    assert "each seed has its own pretrained network" in rest
     assert len(page) < 3e6
     assert len(re.findall(r"<img src=\"data:image/", page)) == 3 + len(CONTESTANTS)
     assert all(f"nearest neighbours under {contestant.name}" in page for contestant in CONTESTANTS)
-    for said in ("8 prototypes", "learnt", "10 times the rate", "radius 20", "test classes in view"):
+    for said in ("8 prototypes", "learnt", "10 times the learning rate", "radius 20", "test classes in view"):
         assert said in page
     assert "also the quarter that is held out" in page
     assert "http" not in re.sub(r"data:image/[^\"]+", "", page).replace("http-equiv", "")

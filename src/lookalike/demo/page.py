@@ -124,7 +124,7 @@ def make_page(story: Story) -> str:
             curves(story),
             "svg",
             "MAP@R on held-out classes over the steps of training",
-            f"MAP@R on held-out training classes, with the rate that was best there; {averaged}",
+            f"MAP@R on held-out training classes, with the learning rate that was best there; {averaged}",
         )
     )
     blocks += [html.heading("Settings"), html.pairs(_settings(story))]
@@ -253,20 +253,20 @@ def _settings(story: Story) -> dict[str, Any]:
     budget = story.budget
     positions = story.results[0].outcomes[0].weights.shape[1]
     return {
-        "data": f"glyphs: {budget.train_classes} training letters (a quarter held out to choose the rate) and "
-        f"{budget.test_classes} other letters to test on, {budget.pictures} pictures each, no symbol in both",
-        "network": f"{BACKBONE}, {positions} positions, {DIM}-D; before, {budget.letter_steps} steps of classifying "
-        "single letters, once for each seed: all the training letters, also the quarter that is held out later",
+        "data": f"glyphs: {budget.train_classes} training letters (a quarter held out to choose the learning rate) and "
+        f"{budget.test_classes} other letters for the test, {budget.pictures} pictures each; no symbol is in both",
+        "network": f"{BACKBONE}, {positions} positions, {DIM}-D; pretrained with {budget.letter_steps} steps of "
+        "classifying single letters, once per seed, on all training letters, also the quarter that is held out later",
         "GSP": _gsp_settings(),
-        "choice of these settings": "in earlier runs of this comparison, with figures of held-out and of test classes "
-        "in view (docs/results), so GSP's figures here may flatter it",
+        "choice of these settings": "in earlier runs of this comparison, with metrics of held-out and of test classes "
+        "in view (docs/results), so the metrics here may flatter GSP",
         "training": f"{budget.steps} steps of {budget.classes} letters with {budget.per_class} pictures each, Adam, "
         "contrastive loss (C2)",
-        "rates tried": ", ".join(f"{rate:g}" for rate in budget.rates),
-        "seeds": f"{', '.join(map(str, budget.seeds))}; a seed is network and batches both: each has its own network "
-        "that has learnt letters, from which all poolings start, and its own batches of the same pictures",
+        "learning rates tried": ", ".join(f"{rate:g}" for rate in budget.rates),
+        "seeds": f"{', '.join(map(str, budget.seeds))}; each seed has its own pretrained network, from which all "
+        "poolings start, and its own batches of the same pictures",
         "runs": len(story.outcomes),
-        "time": f"{story.seconds / 60:.1f} minutes in all",
+        "time": f"{story.seconds / 60:.1f} minutes in total",
         "torch": torch.__version__,
     }
 
@@ -275,9 +275,9 @@ def _gsp_settings() -> str:
     settings = LEARNT_SHARE.settings
     return (
         f"{settings['num_prototypes']} prototypes; keep {settings['keep']:g} and sharpness {settings['sharpness']:g} "
-        f"at the start, both learnt; radius {settings['radius']:g}; its own parameters at "
-        f"{LEARNT_SHARE.pooling_rate:g} times the rate; local features begin with a median length of "
-        f"{LEARNT_SHARE.median_norm:g}, as those of the others"
+        f"at the start, both learnt; radius {settings['radius']:g}; its parameters at "
+        f"{LEARNT_SHARE.pooling_rate:g} times the learning rate; local features start with a median length of "
+        f"{LEARNT_SHARE.median_norm:g}, as for the other poolings"
     )
 
 

@@ -64,7 +64,7 @@ class Contestant:
     is_told: bool = False
 
 
-# docs/results/index.md explains these settings. Features are short beside the radius, so their length counts, too.
+# docs/results/index.md explains these settings. Features are much shorter than the radius, so their length counts too.
 GSP = {"num_prototypes": 8, "keep": 0.05, "sharpness": 40.0, "radius": 20.0}
 GSP |= {"learn_keep": True, "learn_sharpness": True}
 LEARNT_SHARE = Contestant("GSP", "gsp", GSP, pooling_rate=10)
