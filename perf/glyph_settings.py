@@ -15,7 +15,7 @@ from typing import Any
 
 from lookalike.demo.parallel import Selection, select_rate, train_all
 from lookalike.demo.training import CONTESTANTS, LEARNT_SHARE, Budget, Contestant
-from lookalike.report.seeds import entry
+from lookalike.report.seeds import mean_entry
 from lookalike.report.tables import Column, Line, Table, words
 
 AVERAGE, _, _, ATTENTION, ORACLE = CONTESTANTS
@@ -82,8 +82,8 @@ def table(selections: Sequence[Selection]) -> Table:
     for selection in selections:
         entries = [
             words(selection.contestant.name),
-            entry([100 * outcome.curve[-1][1] for outcome in selection.outcomes], digits=1),
-            entry([100 * outcome.metrics["MAP@R"] for outcome in selection.outcomes], digits=1),
+            mean_entry([100 * outcome.curve[-1][1] for outcome in selection.outcomes], digits=1),
+            mean_entry([100 * outcome.metrics["MAP@R"] for outcome in selection.outcomes], digits=1),
             words(f"{selection.on_letter:.0%}"),
             words(f"{selection.rate:g}"),
         ]

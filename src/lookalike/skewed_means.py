@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lookalike._util.tensor_checks import promise
+from lookalike._util.tensor_checks import require
 
 KINDS = ("power", "log-exp", "k")
 CLOSEST = 1e-6  # smaller distances are raised to this; such points do not push each other
@@ -180,7 +180,7 @@ def power_mean(values: Tensor, knob: float, dim: int = -1, *, weights: Tensor | 
     negative = values < 0
     if weights is not None:
         negative = negative & (weights > 0)
-    promise(~negative.any(), "a power mean is of values that are at least 0, got a negative one")
+    require(~negative.any(), "a power mean is of values that are at least 0, got a negative one")
     if knob == 1:
         return log_exp_mean(values, 0, dim, weights=weights)
     if isinf(knob):

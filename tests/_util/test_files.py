@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lookalike._util.files import replacing, require_own_folder, require_writable, write_text
+from lookalike._util.files import check_output_folder, replacing, require_writable, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -88,15 +88,15 @@ def test_a_place_that_only_looks_writable() -> None:
 
 
 def test_a_folder_of_ones_own_is_new_or_empty_or_was_filled_before(tmp_path: Path) -> None:
-    require_own_folder(tmp_path / "new" / "er", "study", ["parts"])
-    require_own_folder(tmp_path, "study", ["parts"])
+    check_output_folder(tmp_path / "new" / "er", "study", ["parts"])
+    check_output_folder(tmp_path, "study", ["parts"])
     assert names(tmp_path) == []
     (tmp_path / "index.html").write_text("somebody's")
     with pytest.raises(ValueError, match=r"exists and is no study: choose another --out"):
-        require_own_folder(tmp_path, "study", ["numbers.json", "parts"])
+        check_output_folder(tmp_path, "study", ["numbers.json", "parts"])
     with pytest.raises(ValueError, match=r"--out must be a folder, got the file .*index\.html"):
-        require_own_folder(tmp_path / "index.html", "study", ["parts"])
+        check_output_folder(tmp_path / "index.html", "study", ["parts"])
     with pytest.raises(ValueError, match=r"index\.html is not a folder"):
-        require_own_folder(tmp_path / "index.html" / "below", "study", ["parts"])
+        check_output_folder(tmp_path / "index.html" / "below", "study", ["parts"])
     (tmp_path / "parts").mkdir()
-    require_own_folder(tmp_path, "study", ["numbers.json", "parts"])
+    check_output_folder(tmp_path, "study", ["numbers.json", "parts"])

@@ -57,7 +57,7 @@ def require_writable(path: Path) -> None:
             raise ValueError(f"{path} cannot be written: {error.strerror} in {existing}") from error
 
 
-def require_own_folder(path: Path, what: str, traces: Sequence[str]) -> None:
+def check_output_folder(path: Path, what: str, traces: Sequence[str]) -> None:
     """Check that a command may write into a folder: it is new, empty, or has results of the same command.
 
     Args:

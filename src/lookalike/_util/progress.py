@@ -46,15 +46,15 @@ def progress(total: int, what: str, unit: str = " pictures", quiet: bool = False
         pause = min(2 * pause, LONGEST_GAP)
         due = now + pause
         left = (now - begun) * (total - done) / done
-        print(f"{what}: {done:,} of {total:,}{unit}, about {for_people(left)} left", file=sys.stderr, flush=True)
+        print(f"{what}: {done:,} of {total:,}{unit}, about {format_duration(left)} left", file=sys.stderr, flush=True)
 
     yield tick
 
 
-def for_people(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration in its natural unit.
 
-    >>> for_people(42), for_people(600), for_people(9000), for_people(400000)
+    >>> format_duration(42), format_duration(600), format_duration(9000), format_duration(400000)
     ('42 s', '10 min', '2.5 h', '4.6 days')
     """
     for size, unit, digits in ((86400, "days", 1), (3600, "h", 1), (60, "min", 0)):

@@ -12,7 +12,7 @@ def check_tensor_range(name: str, value: Any, above: float, up_to: float | None,
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
     below = value.isfinite() if up_to is None else value <= up_to
-    promise(((value > above) & below).all(), f"every {name} must be {interval}")
+    require(((value > above) & below).all(), f"every {name} must be {interval}")
 
 
 def check_mask(mask: Tensor | None, shape: Sequence[int]) -> None:
@@ -33,10 +33,10 @@ def check_mask(mask: Tensor | None, shape: Sequence[int]) -> None:
         raise TypeError(f"mask must be a bool tensor, True where a feature is present, got {kind}")
     if mask.shape != torch.Size(shape):
         raise ValueError(f"mask must have the shape {tuple(shape)}, got {tuple(mask.shape)}")
-    promise(mask.any(-1).all(), "every bag needs at least one present feature, got a mask that is False throughout")
+    require(mask.any(-1).all(), "every bag needs at least one present feature, got a mask that is False throughout")
 
 
-def promise(condition: Tensor, message: str) -> None:
+def require(condition: Tensor, message: str) -> None:
     """Raise ValueError unless the scalar bool ``condition`` holds.
 
     On a GPU and in a traced graph the device checks it asynchronously, to avoid a stall or a graph break.

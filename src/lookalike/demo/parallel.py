@@ -21,7 +21,7 @@ from lookalike.data.loading import MOST_WORKERS, default_workers
 from lookalike.data.pictures import Pictures
 from lookalike.demo.pictures import Shots, draw
 from lookalike.demo.training import Budget, Contestant, Outcome, pretrain_letters, train_contestant
-from lookalike.report.seeds import deviation
+from lookalike.report.seeds import sample_std
 
 Result = TypeVar("Result")
 DRAWN_AT_ONCE = 200
@@ -48,7 +48,7 @@ class Selection:
 
     def spread(self, metric: str) -> float | None:
         """Return the standard deviation of a metric over the seeds; None with one seed."""
-        return deviation([outcome.metrics[metric] for outcome in self.outcomes])
+        return sample_std([outcome.metrics[metric] for outcome in self.outcomes])
 
     @property
     def on_letter(self) -> float:

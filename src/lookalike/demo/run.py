@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from lookalike._util.files import require_own_folder, write_text
+from lookalike._util.files import check_output_folder, write_text
 from lookalike.demo.page import WARNING, Story, make_page
 from lookalike.demo.parallel import Selection, select_rate, train_all
 from lookalike.demo.training import CONTESTANTS, Budget, Outcome
@@ -39,7 +39,7 @@ def run_demo(out: Path, quick: bool = False, workers: int | None = None, seed: i
     """
     budget = QUICK if quick else Budget()
     budget = replace(budget, seeds=tuple(range(seed, seed + len(budget.seeds))))
-    require_own_folder(out, "demo", [FIGURES])
+    check_output_folder(out, "demo", [FIGURES])
     if not quick:
         print(
             "Drawing letters, learning them, and then twenty short trainings: three to six minutes on two cores.",

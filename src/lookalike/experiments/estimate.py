@@ -7,7 +7,7 @@ from math import ceil
 
 import torch
 
-from lookalike._util.progress import for_people
+from lookalike._util.progress import format_duration
 from lookalike.data.files import counted
 from lookalike.data.pictures import Pictures
 from lookalike.experiments.cells import Cell
@@ -73,12 +73,12 @@ def describe_estimate(guess: Estimate, cells: int, kind: str = "model", workers:
         kind: what a cell is called.
         workers: that share the cells.
     """
-    text = f"about {for_people(guess.per_thousand)} for 1,000 steps of one {kind}"
+    text = f"about {format_duration(guess.per_thousand)} for 1,000 steps of one {kind}"
     if guess.steps > ENDLESS:
         return f"{text}; patience decides how many steps there are"
     seconds = guess.once + ceil(cells / workers) * guess.most
     by = "one worker" if workers == 1 else f"{workers} workers"
-    return f"{text}, about {for_people(seconds)} for {counted(cells, kind)} with {by}"
+    return f"{text}, about {format_duration(seconds)} for {counted(cells, kind)} with {by}"
 
 
 def _estimate(cell: Cell, pictures: Pictures) -> Estimate:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lookalike._util.checks import check_count, check_range
-from lookalike._util.tensor_checks import promise
+from lookalike._util.tensor_checks import require
 
 
 class ProjectionStart(NamedTuple):
@@ -73,7 +73,7 @@ def principal_projection(
             continue
         if features.dim() != 2 or not len(features):
             raise ValueError(f"{name} features must have the shape (at least one, C), got {tuple(features.shape)}")
-        promise(features.isfinite().all(), f"{name} features must be finite, got NaN or infinity")
+        require(features.isfinite().all(), f"{name} features must be finite, got NaN or infinity")
     if averages is not None and averages.shape[1] != local.shape[1]:
         raise ValueError(f"averages must have {local.shape[1]} channels as the local features, got {averages.shape[1]}")
     if dim > local.shape[1]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lookalike._util.tensor_checks import promise
+from lookalike._util.tensor_checks import require
 from lookalike.pooling.kernel import without_autocast
 
 
@@ -102,4 +102,4 @@ def check_pictures(pictures: Tensor | None, count: int) -> None:
 
 
 def check_labels(labels: Tensor, classes: int) -> None:
-    promise(((labels >= 0) & (labels < classes)).all(), f"labels must lie in 0..{classes - 1} for {classes} classes")
+    require(((labels >= 0) & (labels < classes)).all(), f"labels must lie in 0..{classes - 1} for {classes} classes")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from lookalike._util.tensor_checks import promise
+from lookalike._util.tensor_checks import require
 from lookalike.objectives.base import Loss, Objective, check_pictures, check_vectors, precise
 
 
@@ -104,7 +104,7 @@ class _Gather(torch.autograd.Function):
 
 def _check_even(values: Tensor) -> None:
     sizes = gather(torch.tensor([len(values)], device=values.device))
-    promise(
+    require(
         (sizes == len(values)).all(),
         f"every process must bring equally many pictures to a batch, here are {len(values)} and elsewhere others",
     )

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lookalike._util.tensor_checks import check_mask, promise
+from lookalike._util.tensor_checks import check_mask, require
 
 
 def as_bags(features: Tensor, dim: int, mask: Tensor | None = None, *, check_finite: bool = False) -> Tensor:
@@ -31,5 +31,5 @@ def as_bags(features: Tensor, dim: int, mask: Tensor | None = None, *, check_fin
         check_mask(mask, bags.shape[:2])
         bags = bags.masked_fill(~mask.unsqueeze(-1), 0)
     if check_finite:
-        promise(torch.isfinite(bags).all(), "features must be finite, got NaN or infinity")
+        require(torch.isfinite(bags).all(), "features must be finite, got NaN or infinity")
     return bags

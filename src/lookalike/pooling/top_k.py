@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from lookalike._util.checks import check_count
-from lookalike._util.tensor_checks import check_mask, promise
+from lookalike._util.tensor_checks import check_mask, require
 from lookalike.pooling.transport import partial_transport
 
 Cost = Literal["squared", "absolute"]
@@ -80,5 +80,5 @@ def _checked(scores: Tensor, k: int, mask: Tensor | None) -> Tensor:
     if k > scores.shape[-1]:
         raise ValueError(f"k must be at most the number of scores, {scores.shape[-1]}, got {k}")
     if mask is not None:
-        promise((mask.sum(-1) >= k).all(), f"k must be at most the number of present scores, got {k}")
+        require((mask.sum(-1) >= k).all(), f"k must be at most the number of present scores, got {k}")
     return scores if scores.dtype == torch.float64 else scores.float()

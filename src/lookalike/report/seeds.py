@@ -8,10 +8,10 @@ from lookalike._util.checks import check_count
 from lookalike.report.tables import Entry, number
 
 
-def deviation(values: Sequence[float]) -> float | None:
+def sample_std(values: Sequence[float]) -> float | None:
     """Sample standard deviation; None for a single value.
 
-    >>> deviation([1.0, 3.0]), deviation([1.0])
+    >>> sample_std([1.0, 3.0]), sample_std([1.0])
     (1.4142135623730951, None)
     """
     if len(values) < 2:
@@ -19,21 +19,21 @@ def deviation(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1))
 
 
-def in_words(values: Sequence[float], digits: int = 1) -> str:
+def format_mean(values: Sequence[float], digits: int = 1) -> str:
     """Mean and standard deviation as text.
 
-    >>> in_words([1.0, 3.0]), in_words([1.0], digits=3)
+    >>> format_mean([1.0, 3.0]), format_mean([1.0], digits=3)
     ('2.0 ± 1.4', '1.000')
     """
-    return number(float(np.mean(values)), deviation(values), digits=digits).text.replace(",", "")
+    return number(float(np.mean(values)), sample_std(values), digits=digits).text.replace(",", "")
 
 
-def entry(values: Sequence[float], digits: int = 2) -> Entry:
+def mean_entry(values: Sequence[float], digits: int = 2) -> Entry:
     """Mean and standard deviation as an entry of a table."""
-    return number(float(np.mean(values)), deviation(values), digits=digits)
+    return number(float(np.mean(values)), sample_std(values), digits=digits)
 
 
-def count_in_words(count: int) -> str:
+def format_seed_count(count: int) -> str:
     """The number of seeds as text."""
     return "one seed" if count == 1 else f"{count} seeds"
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lookalike.report.seeds import in_words
+from lookalike.report.seeds import format_mean
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike_studies.average_pooling.maths import EXACT, ROUNDING
 from lookalike_studies.framework.claims import JudgedClaim, Verdict
@@ -162,4 +162,4 @@ def overlap_table(overlap: Overlap, classes: Sequence[str]) -> Table:
 
 
 def _percent(shares: Sequence[float]) -> str:
-    return in_words([100 * share for share in shares], 0) + " %"
+    return format_mean([100 * share for share in shares], 0) + " %"

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lookalike.report.seeds import count_in_words, entry, in_words
+from lookalike.report.seeds import format_mean, format_seed_count, mean_entry
 from lookalike.report.tables import Column, Line, Table, words
 from lookalike_studies.ccp_geometry.measures import (
     Gap,
@@ -203,7 +203,7 @@ def diversity_claim(courses: Courses, parts: Parts) -> JudgedClaim:
         return DIVERSITY.not_tested("no run came to a second problem")
     share, single = np.mean(after), np.mean(before)
     here = f"two proxies of a class are {share:.1%} as far apart as two of its pictures at the best of problems 2 "
-    here += f"and later ({count} of them), {single:.1%} with one problem, {count_in_words(len(after))}"
+    here += f"and later ({count} of them), {single:.1%} with one problem, {format_seed_count(len(after))}"
     if len(after) == 1:
         return _with_one_seed(DIVERSITY, here, bool(share >= 2 * single))
     values = {"alternating": after, "one": before, "twice one": [2 * value for value in before]}
@@ -250,7 +250,7 @@ def proposition_claim(gaps: Gaps, measured: dict[str, list[Measured]], classes: 
         return PROPOSITION.not_tested(f"{bound}; too few sets for a rank correlation")
     of_seeds: list[float] = np.mean(list(printed.values()), axis=0).tolist()
     by_way = "; ".join(f"{way}, {kind} {np.mean(values):.2f}" for (way, kind), values in printed.items())
-    here = f"rank correlation of printed gap and radius {in_words(of_seeds, 2)}, {count_in_words(len(of_seeds))} "
+    here = f"rank correlation of printed gap and radius {format_mean(of_seeds, 2)}, {format_seed_count(len(of_seeds))} "
     here += f"({by_way}), of the weighted gap {np.mean(list(weighted.values())):.2f}; {bound}"
     enough = TRAINED + (1 - TRAINED) / classes
     least = float(np.min([every(measured[kind], "figure") for kind in (ONE, ALTERNATING)]))
@@ -283,11 +283,11 @@ def unseen_claim(held_out: dict[str, list[Measured]], test: dict[str, list[float
 
 
 def _percent(runs: list[Measured]) -> str:
-    return in_words([100 * each.figure for each in runs], 2)
+    return format_mean([100 * each.figure for each in runs], 2)
 
 
 def _runs(runs: list[Measured]) -> str:
-    return count_in_words(len(runs))
+    return format_seed_count(len(runs))
 
 
 def plane_table(measured: dict[str, list[Measured]], what: str) -> Table:
@@ -309,7 +309,7 @@ def unseen_table(held_out: dict[str, list[Measured]], test: dict[str, list[float
     lines = []
     for kind, runs in held_out.items():
         last = [100 * each for each in test[kind]]
-        lines.append(Line([words(kind), *_entries(runs, names), entry(last)]))
+        lines.append(Line([words(kind), *_entries(runs, names), mean_entry(last)]))
     return Table([Column("problems", "left"), *map(Column, columns)], lines, f"Held-out classes of {what}")
 
 
@@ -318,5 +318,5 @@ def _entries(runs: list[Measured], names: tuple[str, ...]) -> list[Any]:
     for name in names:
         scale = 100 if name in ("figure", "proxies_spread") else 1
         values = [scale * getattr(each, name) for each in runs]
-        found.append(entry(values, digits=2 if scale == 100 else 3))
+        found.append(mean_entry(values, digits=2 if scale == 100 else 3))
     return found

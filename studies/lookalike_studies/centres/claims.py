@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from lookalike.report.seeds import entry
+from lookalike.report.seeds import mean_entry
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.skewed_means import SkewedMean
 from lookalike_studies.centres.sphere import (
@@ -226,8 +226,10 @@ def known_table(measured: Measurements) -> Table:
     for count, runs in measured.items():
         angle, energy = BEST_KNOWN[count]
         angles, energies = least_angles(runs[NEAREST]), [run.energy for run in runs["E_1"]]
-        entries = [number(count, digits=0), number(angle), number(max(angles)), entry(angles)]
-        lines.append(Line([*entries, number(energy, digits=4), number(min(energies), digits=4), entry(energies, 4)]))
+        entries = [number(count, digits=0), number(angle), number(max(angles)), mean_entry(angles)]
+        lines.append(
+            Line([*entries, number(energy, digits=4), number(min(energies), digits=4), mean_entry(energies, 4)])
+        )
     note = "angles in degrees; best and mean over the seeds; known: Tammes's and Thomson's problem"
     return Table([Column(title) for title in titles], lines, "Against what is known", notes=[note])
 
@@ -239,9 +241,15 @@ def arrangements_table(measured: Measurements, starts: dict[int, list[Arrangemen
     for count, by_name in measured.items():
         for name, runs in {"at the start": starts[count], **by_name}.items():
             angles, nearest, distances, energies, places = zip(*runs, strict=True)
-            energy = words("infinite") if min(angles) < SAME_PLACE else entry(energies)
-            entries = [words(f"{count}: {name}"), entry(angles), entry(nearest), entry(distances), energy]
-            lines.append(Line([*entries, entry(places, 1)], str(count)))
+            energy = words("infinite") if min(angles) < SAME_PLACE else mean_entry(energies)
+            entries = [
+                words(f"{count}: {name}"),
+                mean_entry(angles),
+                mean_entry(nearest),
+                mean_entry(distances),
+                energy,
+            ]
+            lines.append(Line([*entries, mean_entry(places, 1)], str(count)))
     note = "angles in degrees, mean and deviation over the seeds; places: more than a degree apart"
     columns = [Column("centres: pushed by", "left"), *(Column(title) for title in titles)]
     return Table(columns, lines, notes=[note])

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.report.seeds import count_in_words, entry, in_words
+from lookalike.report.seeds import format_mean, format_seed_count, mean_entry
 from lookalike.report.tables import Column, Line, Table, words
 from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim
 
@@ -56,9 +56,9 @@ def judge_claims(values: Mapping[str, Sequence[float]]) -> list[JudgedClaim]:
     means, texts = {}, {}
     for name, of_seeds in values.items():
         means[name] = float(np.mean(of_seeds))
-        texts[name] = f"{name} {in_words(of_seeds)}"
+        texts[name] = f"{name} {format_mean(of_seeds)}"
     count = len(values[GSP])
-    seeds = count_in_words(count)
+    seeds = format_seed_count(count)
     if count == 1:
         seeds += ", which is too few for a verdict"
     gsp = (
@@ -83,7 +83,7 @@ def runs_table(runs: Mapping[str, Sequence[Run]]) -> Table:
             rows.append([run.figures["MAP@R"], run.figures["P@1"], validation, *cells])
         entries = [words(name)]
         for values in 100 * np.array(rows).T:
-            entries.append(entry(values, digits=1))
+            entries.append(mean_entry(values, digits=1))
         entries += [words("")] * (len(COLUMNS) - len(entries))
         lines.append(Line(entries, group="distilled" if name == DISTILLED else ""))
     return Table(COLUMNS, lines, notes=[TABLE_NOTE])

@@ -22,7 +22,7 @@ from lookalike._util.settings import check_settings
 from lookalike.data.collage import collage, sub_classes
 from lookalike.demo.pictures import Shots, draw, in_cell
 from lookalike.demo.training import Contestant
-from lookalike.report.seeds import check_seeds, in_words
+from lookalike.report.seeds import check_seeds, format_mean
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.pretrain import Pretrained, pretrain
 from lookalike_studies.collage.claims import DISTILLED, GAP, GSP, ZERO_SHOT, Run, judge_claims, percent, runs_table
@@ -123,7 +123,7 @@ def run(settings: Collage, context: Context) -> StudyResult:
         name = contestant.name
         runs[name] = [_run(contestant, seed, backbone, shots, settings, context) for seed in settings.seeds]
     for name, of_seeds in runs.items():
-        context.display.say(f"{name}: MAP@R {in_words(percent(of_seeds))} on unseen sub-classes")
+        context.display.say(f"{name}: MAP@R {format_mean(percent(of_seeds))} on unseen sub-classes")
     heats = []
     for contestant in settings.contestants:
         if contestant.name != DISTILLED:

@@ -26,7 +26,7 @@ from lookalike.experiments.plan import load_sources
 from lookalike.experiments.protocol import load_protocol
 from lookalike.experiments.results import read_finished
 from lookalike.experiments.workers import work
-from lookalike.report.seeds import entry
+from lookalike.report.seeds import mean_entry
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.training.checkpoint import RunFolder
 from lookalike_studies.effects import iterated, plots
@@ -288,7 +288,7 @@ def _mean(values: list[float], digits: int = 2, spread: bool = True) -> Any:
     if not values or np.isnan(values).any():
         return number(None)
     if spread:
-        return entry(values, digits)
+        return mean_entry(values, digits)
     return number(float(np.mean(values)), digits=digits)
 
 

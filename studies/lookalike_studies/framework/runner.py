@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lookalike._util.files import require_own_folder
+from lookalike._util.files import check_output_folder
 from lookalike._util.progress import Display
 from lookalike._util.signals import Stopped, StopRequest
 from lookalike_studies.framework.context import create_context
@@ -53,7 +53,7 @@ def run_study(
         ValueError: If the folder holds something else.
         Stopped: If the user stops it; the same call continues after the last finished part.
     """
-    require_own_folder(out, "study", TRACES)
+    check_output_folder(out, "study", TRACES)
     check_folder(out, study, scale)
     opening = reduced_in_words(study, settings)
     if scale == "miniature":

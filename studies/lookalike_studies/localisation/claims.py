@@ -7,7 +7,7 @@ if a difference of 0.05 can be excluded: a third of what a first try saw of GSP 
 from collections.abc import Mapping, Sequence
 
 from lookalike.demo.training import Outcome
-from lookalike.report.seeds import entry, in_words
+from lookalike.report.seeds import format_mean, mean_entry
 from lookalike.report.tables import Column, Entry, Line, Table, words
 from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim, Values
 from lookalike_studies.localisation.masks import Located
@@ -84,7 +84,7 @@ def claims(
         texts = []
         for name in names:
             share, pointing = shares[f"{name} share"], shares[f"{name} pointing"]
-            texts.append(f"{name}: share {in_words(share, 3)}, pointing {in_words(pointing, 3)}")
+            texts.append(f"{name}: share {format_mean(share, 3)}, pointing {format_mean(pointing, 3)}")
         if len(names) == 1:
             texts.append(f"by chance {chance[CELL]:.3f}")
         judged.append(claim.judge(values, "; ".join(texts)))
@@ -124,4 +124,4 @@ def table(
 
 
 def _percent(shares: Sequence[float]) -> Entry:
-    return entry([100 * share for share in shares], digits=1)
+    return mean_entry([100 * share for share in shares], digits=1)

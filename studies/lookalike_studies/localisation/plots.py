@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lookalike.demo.page import outline_cell
 from lookalike.demo.pictures import Shots
 from lookalike.demo.training import Contestant
-from lookalike.report.seeds import deviation
+from lookalike.report.seeds import sample_std
 from lookalike.report.theme import INK, figure, style, theme
 from lookalike_studies.localisation.masks import Located
 
@@ -100,7 +100,7 @@ def heat_maps(
 
 
 def _bar(panel: Any, row: int, values: NDArray[np.float64], look: Any) -> None:
-    mean, error = float(values.mean()), deviation(values.tolist())
+    mean, error = float(values.mean()), sample_std(values.tolist())
     panel.barh(row, mean, xerr=error, color=look.colour, hatch=look.hatch, edgecolor=INK, capsize=3)
     end = (mean + (error or 0), row)
     panel.annotate(f"{mean:.0f}", end, xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)

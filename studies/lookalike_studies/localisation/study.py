@@ -21,7 +21,7 @@ from lookalike.data.glyphs import GlyphReader, glyphs
 from lookalike.data.pictures import Pictures
 from lookalike.demo.pictures import Shots, draw
 from lookalike.demo.training import LEARNT_SHARE, Budget, Contestant, Outcome, pretrain_letters, train_contestant
-from lookalike.report.seeds import check_seeds, count_in_words
+from lookalike.report.seeds import check_seeds, format_seed_count
 from lookalike_studies.framework.context import Context
 from lookalike_studies.framework.study import Study, StudyResult, setting
 from lookalike_studies.localisation.claims import CELL, claims, table
@@ -227,7 +227,7 @@ def _train(
 def _over_seeds(seeds: tuple[int, ...]) -> str:
     if len(seeds) == 1:
         return "one seed"
-    return f"mean and standard deviation over {count_in_words(len(seeds))}"
+    return f"mean and standard deviation over {format_seed_count(len(seeds))}"
 
 
 def _notes(rates: dict[str, float], source: str | None, drawing: Drawing) -> list[str]:

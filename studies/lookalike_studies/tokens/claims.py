@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lookalike.report.seeds import entry, in_words
+from lookalike.report.seeds import format_mean, mean_entry
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim
@@ -115,16 +115,17 @@ def judge_claims(results: Results, published_margin: float) -> list[JudgedClaim]
         gsp_runs = results.at(GSP, margins[GSP])
         seeds = "1 seed" if len(gsp_runs) == 1 else f"{len(gsp_runs)} seeds"
         here = (
-            f"{reading}: {in_words(values[GAP])} with GAP (margin {margins[GAP]:g}), {in_words(values[GSP])} with GSP "
-            f"(margin {margins[GSP]:g}): {points:+.1f} points; {describe(gsp_runs[0].run)}; {seeds}"
+            f"{reading}: {format_mean(values[GAP])} with GAP (margin {margins[GAP]:g}), "
+            f"{format_mean(values[GSP])} with GSP (margin {margins[GSP]:g}): {points:+.1f} points; "
+            f"{describe(gsp_runs[0].run)}; {seeds}"
         )
         gains.append(GAIN.judge(values, here))
         values = results.by_pooling(margins, "overlap")
         pairs = results.by_pooling(margins, "overlapping pairs")
         here = (
-            f"{reading}: two hulls have {in_words(values[GAP])} % of the smaller in common with GAP, "
-            f"{in_words(values[GSP])} % with GSP; {np.mean(pairs[GAP]):.0f} % and {np.mean(pairs[GSP]):.0f} % of the "
-            "pairs overlap at all"
+            f"{reading}: two hulls have {format_mean(values[GAP])} % of the smaller in common with GAP, "
+            f"{format_mean(values[GSP])} % with GSP; {np.mean(pairs[GAP]):.0f} % and {np.mean(pairs[GSP]):.0f} % "
+            "of the pairs overlap at all"
         )
         hulls.append(judge_hulls(values, here))
     return gains + hulls
@@ -183,7 +184,7 @@ def margin_table(results: Results, published_margin: float) -> Table:
             title = describe(results.at(pooling, margin)[0].run)
             if pooling == GSP:
                 title = f"GSP, {title}"
-            numbers = [entry(results.percent(pooling, margin, metric)) for metric in METRICS]
+            numbers = [mean_entry(results.percent(pooling, margin, metric)) for metric in METRICS]
             lines.append(Line([words(label), words(title), *numbers], group=f"{margin:g}"))
     return Table([Column("margin", "left"), Column("pooling", "left"), *METRICS.values()], lines, notes=[TABLE_NOTE])
 

@@ -9,7 +9,7 @@ from matplotlib.patches import Polygon
 from matplotlib.patheffects import withStroke
 from torch import Tensor
 
-from lookalike.report.seeds import deviation
+from lookalike.report.seeds import sample_std
 from lookalike.report.theme import INK, PAPER, figure, style, theme
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike_studies.framework.hulls import class_hulls, overlap, set_plane
@@ -116,7 +116,7 @@ def draw_margins(results: Results, published: float) -> "Figure":
                 look = style(pooling)
                 values = [results.percent(pooling, margin, metric) for margin in margins]
                 means = [np.mean(of_seeds) for of_seeds in values]
-                spreads = [deviation(of_seeds) or 0.0 for of_seeds in values]
+                spreads = [sample_std(of_seeds) or 0.0 for of_seeds in values]
                 line: Any = {"color": look.colour, "marker": look.marker, "ls": look.line, "capsize": 3}
                 panel.errorbar(margins, means, spreads, label=name, **line)
                 best = margins.index(results.best_margin[pooling])

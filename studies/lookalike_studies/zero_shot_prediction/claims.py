@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lookalike.report.seeds import count_in_words, deviation, entry, in_words
+from lookalike.report.seeds import format_mean, format_seed_count, mean_entry, sample_std
 from lookalike.report.tables import Column, Entry, Line, Table, number, words
 from lookalike_studies.framework.claims import JudgedClaim, Verdict, compare, remarks
 from lookalike_studies.zero_shot_prediction.prediction import DISTANCES, Accuracy, Ridge, Run
@@ -71,12 +71,12 @@ def judge_claim(scores: ByNetwork, ridge: Ridge, chance: float, source: str | No
         with_loss, without = scores[ZERO_SHOT][distance].right, scores[PLAIN][distance].right
         gains[distance] = np.subtract(with_loss, without).tolist()
         texts.append(
-            f"{distance}: {in_words(with_loss)} % with, {in_words(without)} % without, {np.mean(gains[distance]):+.1f} "
-            f"points, {in_words(scores[BEFORE][distance].right)} % before training"
+            f"{distance}: {format_mean(with_loss)} % with, {format_mean(without)} % without, "
+            f"{np.mean(gains[distance]):+.1f} points, {format_mean(scores[BEFORE][distance].right)} % before training"
         )
     permuted = np.mean([_permuted(scores, distance) for distance in DISTANCES])
     here = f"fit with {ridge}: {'; '.join(texts)}; by chance {chance:.0f} %, with {PERMUTED} {permuted:.1f} %; "
-    here += count_in_words(len(gains["L2"]))
+    here += format_seed_count(len(gains["L2"]))
     if source is None or "cifar10:" not in source:
         here += "; not the authors' data"
     return judge_gains(gains, here)
@@ -99,7 +99,7 @@ def scores_table(scores: Scores, runs: Mapping[str, Sequence[Run]]) -> Table:
         if name == BEFORE:
             lines.append(Line([words(name), *map(_unranked, values)], group="control"))
         else:
-            lines.append(Line([words(name), *[entry(of_seeds, digits=1) for of_seeds in values]]))
+            lines.append(Line([words(name), *[mean_entry(of_seeds, digits=1) for of_seeds in values]]))
     lines.append(Line([*permuted, number(None), number(None)], group="control"))
     return Table(columns, lines, notes=[TABLE_NOTE])
 
@@ -129,4 +129,4 @@ def _permuted(scores: ByNetwork, distance: str) -> list[float]:
 
 
 def _unranked(values: Sequence[float]) -> Entry:
-    return number(float(np.mean(values)), deviation(values), digits=1, ranked=False)
+    return number(float(np.mean(values)), sample_std(values), digits=1, ranked=False)

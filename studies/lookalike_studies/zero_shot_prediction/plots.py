@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from lookalike.report.seeds import deviation
+from lookalike.report.seeds import sample_std
 from lookalike.report.theme import INK, PAPER, figure, style, theme
 from lookalike_studies.zero_shot_prediction.claims import BEFORE, PERMUTED, PLAIN, ZERO_SHOT, Scores
 from lookalike_studies.zero_shot_prediction.prediction import DISTANCES, Run
@@ -55,7 +55,7 @@ def draw_accuracies(scores: Scores, chance: float) -> Figure:
             for i, (name, look) in enumerate(looks.items()):
                 for j, distance in enumerate(DISTANCES):
                     accuracy, x = by_network[name][distance], j + (i - (len(looks) - 1) / 2) * width
-                    height, spread = float(np.mean(accuracy.right)), deviation(accuracy.right)
+                    height, spread = float(np.mean(accuracy.right)), sample_std(accuracy.right)
                     panel.bar(x, height, 0.92 * width, yerr=spread, edgecolor=INK, capsize=4, label=name, **look)
                     marker: Any = {"color": PAPER, "markeredgecolor": INK, "zorder": 3, "label": PERMUTED}
                     panel.plot(x, np.mean(accuracy.permuted), "D", **marker)
