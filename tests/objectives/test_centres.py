@@ -227,10 +227,10 @@ def test_regularisers_by_name(name):
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("mhe1", {}, "no regulariser of centres is called 'mhe1'; did you mean 'mhe-1'"),
+        ("mhe1", {}, "no regulariser of centres is called 'mhe1' \\(did you mean 'mhe-1'"),
         ("r1", {"knob": 1.0}, "r1 has no setting 'knob'"),
-        ("mhe-1", {"momentun": 0.5}, "mhe-1 has no setting 'momentun'; did you mean 'momentum'"),
-        (None, {"sampel": 3}, "centres has no setting 'sampel'; did you mean 'sample'"),
+        ("mhe-1", {"momentun": 0.5}, "mhe-1 has no setting 'momentun' \\(did you mean 'momentum'"),
+        (None, {"sampel": 3}, "centres has no setting 'sampel' \\(did you mean 'sample'"),
     ],
 )
 def test_wrong_names_get_the_nearest_right_one(name, settings, message):

@@ -67,13 +67,17 @@ def test_hints():
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("proxy_anchor", {}, "no objective is called 'proxy_anchor'; did you mean 'proxy-anchor'\\? there are: circle"),
+        (
+            "proxy_anchor",
+            {},
+            "no objective is called 'proxy_anchor' \\(did you mean 'proxy-anchor'\\?\\); there are: circle",
+        ),
         ("tripplet", {}, "did you mean 'triplet'"),
         ("qqq", {}, "no objective is called 'qqq'; there are: circle, .*c1, c2, ms"),
         (
             "triplet",
             {"margn": 1},
-            "triplet has no setting 'margn'; did you mean 'margin'\\? there are: margin, normalise",
+            "triplet has no setting 'margn' \\(did you mean 'margin'\\?\\); there are: margin, normalise",
         ),
         ("soft-triple", {"centres-per-class": 1}, "did you mean 'centres_per_class'"),
         ("c2", {"preset": "birds"}, "there is no preset 'birds'; there are: cub, cars, inshop, sop"),

@@ -411,6 +411,7 @@ def test_registry() -> None:
     assert isinstance(pool, GeneralizedSumPool)
     assert pool.keep == 0.2
     with pytest.raises(
-        ValueError, match=r"no pooling is called 'gps'; did you mean 'gsp'\? there are: attention, average, .* weldon"
+        ValueError,
+        match=r"no pooling is called 'gps' \(did you mean 'gsp'\?\); there are: attention, average, .* weldon",
     ):
         lookalike.pooling.create("gps", dim=16)

@@ -123,7 +123,7 @@ def test_without_a_projection_there_is_no_pca() -> None:
 
 
 def test_unknown_losses_are_found_here() -> None:
-    with pytest.raises(ValueError, match="no objective is called 'contrastiv'; did you mean 'contrastive'"):
+    with pytest.raises(ValueError, match=r"no objective is called 'contrastiv' \(did you mean 'contrastive'"):
         decided(loss="contrastiv")
 
 

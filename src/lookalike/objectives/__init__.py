@@ -1,10 +1,10 @@
 """Objectives: embeddings (B, D) and labels (B,) -> one loss."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 from inspect import signature
 from typing import Any
 
+from lookalike._util.suggestions import did_you_mean
 from lookalike.objectives.base import Hints, Loss, Objective
 from lookalike.objectives.between_proxies import BetweenProxies, BetweenSamples
 from lookalike.objectives.centres import SPREADS, CentreCrowding, CentreObjective, CentreSpread
@@ -65,63 +65,87 @@ _ALIASES = {"c1": "contrastive", "c2": "contrastive-distance", "ms": "multi-simi
 
 
 def names() -> list[str]:
-    """The objectives that ``create`` knows; it also knows c1, c2 and ms, short for the two contrastive ones and
-    multi-similarity."""
+    """List the names that ``create`` accepts, without the aliases c1, c2 (both contrastive) and ms."""
     return sorted(_OBJECTIVES)
 
 
 def create(
     name: str, classes: int | None = None, dim: int | None = None, *, preset: str | None = None, **settings: Any
 ) -> Objective:
-    """The objective of that name for ``classes`` training classes and embeddings of size ``dim``.
+    """Create an objective by name.
 
-    preset: "cub", "cars", "inshop" or "sop" for the settings published for that data set. ``settings``, as the
-    objective's class takes them, go before it. Pair losses do not ask for classes and dim.
+    Args:
+        name: One of ``names()`` or an alias: c1, c2, ms.
+        classes: Number of training classes. Pair losses ignore it.
+        dim: Size D of the embeddings. Pair losses ignore it.
+        preset: "cub", "cars", "inshop" or "sop" for the settings published for that dataset.
+        **settings: Keyword arguments of the objective's class. They override the preset.
+
+    Returns:
+        A module that maps embeddings (B, D) and labels (B,) to a ``Loss``.
+
+    Raises:
+        ValueError: If the name, the preset or a setting does not exist, or a value is out of range or missing.
 
     >>> create("c2", preset="cars", negative_margin=0.6)
     ContrastiveDistance(positive_margin=0.2652, negative_margin=0.6, normalise=True)
     >>> create("proxy-anchor", classes=100, dim=128)
     ProxyAnchor(classes=100, dim=128, margin=0.1, sharpness=32.0)
     """
-    name, kind = _find(name)
-    _check_settings(name, settings, [kind])
+    name, objective_class = _find(name)
+    _check_settings(name, settings, _parameters(objective_class))
     settings = {**preset_settings(name, preset), **settings}
-    if not kind.hints.needs_classes:
-        return kind(**settings)
+    if not objective_class.hints.needs_classes:
+        return objective_class(**settings)
     if classes is None or dim is None:
         raise ValueError(f"{name} learns vectors for the classes: classes and dim must be given, got {classes}, {dim}")
-    return kind(classes=classes, dim=dim, **settings)
+    return objective_class(classes=classes, dim=dim, **settings)
 
 
 def create_centres(preset: str | None = None, **settings: Any) -> CentreObjective:
-    """A regulariser of class centres: ``CentreSpread``, by itself or with the settings that SPREADS has by that name,
-    or ``CentreCrowding``, whose name is r1. ``settings``, as the class takes them, go before the preset.
+    """Create a regulariser that keeps class centres apart.
+
+    Args:
+        preset: A key of SPREADS for ``CentreSpread`` with those settings, "r1" for ``CentreCrowding``, or None for
+            ``CentreSpread`` with its defaults.
+        **settings: Keyword arguments of the class. They override the preset.
+
+    Raises:
+        ValueError: If the preset or a setting does not exist, or a value is out of range.
 
     >>> create_centres("mhe-1", classes=10, dim=8, sample=4).settings["form"]
     'energy-sum'
     >>> type(create_centres("r1", classes=10, dim=8)).__name__
     'CentreCrowding'
     """
-    known = [*SPREADS, _CROWDING]
-    if preset is not None and preset not in known:
-        raise ValueError(f"no regulariser of centres is called {preset!r}; {_suggest(preset, known)}")
-    kind: type[CentreObjective] = CentreCrowding if preset == _CROWDING else CentreSpread
-    _check_settings(preset or "centres", settings, [kind, CentreObjective], "classes", "dim", "proxies_of")
-    return kind(**{**SPREADS.get(preset or "", {}), **settings})
+    presets = [*SPREADS, _CROWDING]
+    if preset is not None and preset not in presets:
+        raise ValueError(f"no regulariser of centres is called {preset!r}{_choices(preset, presets)}")
+    objective_class: type[CentreObjective] = CentreSpread
+    if preset == _CROWDING:
+        objective_class = CentreCrowding
+    allowed = [*_parameters(objective_class), *_parameters(CentreObjective)]
+    _check_settings(preset or "centres", settings, allowed, "classes", "dim", "proxies_of")
+    return objective_class(**{**SPREADS.get(preset or "", {}), **settings})
 
 
 def training_hints(name: str, preset: str | None = None) -> Hints:
-    """How the papers train with the objective of that name.
+    """Return how the papers train with an objective.
+
+    Args:
+        name: One of ``names()`` or an alias.
+        preset: "cub", "cars", "inshop", "sop" or None.
 
     >>> training_hints("proxy-anchor", "sop")
     Hints(per_class=1, rate_multiplier=100.0, warm_up=1, sharpness=0.5, needs_classes=True, learning_rate=5e-06)
     """
-    name, kind = _find(name)
-    return preset_hints(name, kind.hints, preset)
+    name, objective_class = _find(name)
+    return preset_hints(name, objective_class.hints, preset)
 
 
 def full_name(name: str) -> str:
-    """
+    """Replace an alias by the name of the objective.
+
     >>> full_name("c2"), full_name("margin")
     ('contrastive-distance', 'margin')
     """
@@ -129,27 +153,33 @@ def full_name(name: str) -> str:
 
 
 def takes(name: str, setting: str) -> bool:
-    """Whether the objective of that name has the setting."""
+    """Tell whether an objective has a setting.
+
+    Args:
+        name: One of ``names()`` or an alias.
+        setting: Name of the setting.
+    """
     return setting in signature(_find(name)[1]).parameters
 
 
 def _find(name: str) -> tuple[str, type[Objective]]:
     full = _ALIASES.get(name, name)
     if full not in _OBJECTIVES:
-        raise ValueError(f"no objective is called {name!r}; {_suggest(name, [*names(), *_ALIASES])}")
+        raise ValueError(f"no objective is called {name!r}{_choices(name, [*names(), *_ALIASES])}")
     return full, _OBJECTIVES[full]
 
 
-def _check_settings(name: str, given: Iterable[str], kinds: Iterable[type[Objective]], *also: str) -> None:
+def _parameters(objective_class: type[Objective]) -> list[str]:
+    """The settings of a class, without the arguments that are not settings."""
     hidden = {"classes", "dim", "proxies_of", "settings", "where"}
-    known = [setting for kind in kinds for setting in signature(kind).parameters if setting not in hidden]
-    for setting in given:
-        if setting not in known and setting not in also:
-            raise ValueError(f"{name} has no setting {setting!r}; {_suggest(setting, known)}")
+    return [name for name in signature(objective_class).parameters if name not in hidden]
 
 
-def _suggest(wrong: str, known: list[str]) -> str:
-    near = get_close_matches(str(wrong).lower().replace("_", "-"), known, 1, 0.5)
-    near = near or get_close_matches(str(wrong).lower(), known, 1, 0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{hint}there are: {', '.join(known)}"
+def _check_settings(name: str, settings: Iterable[str], allowed: list[str], *also: str) -> None:
+    for setting in settings:
+        if setting not in allowed and setting not in also:
+            raise ValueError(f"{name} has no setting {setting!r}{_choices(setting, allowed)}")
+
+
+def _choices(wrong: str, allowed: list[str]) -> str:
+    return f"{did_you_mean(wrong, allowed)}; there are: {', '.join(allowed)}"

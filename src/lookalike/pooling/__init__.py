@@ -1,9 +1,9 @@
 """Poolings: a bag of local features (B, N, D) -> one vector (B, D)."""
 
-from difflib import get_close_matches
 from inspect import signature
 from typing import Any
 
+from lookalike._util.suggestions import did_you_mean
 from lookalike.pooling.attention import AttentionPool
 from lookalike.pooling.average import AveragePool, MaxPool
 from lookalike.pooling.base import Pooled, Pooling
@@ -87,28 +87,45 @@ _POOLINGS: dict[str, type[Pooling]] = {
 
 
 def names() -> list[str]:
-    """The poolings that ``create`` knows."""
+    """List the names that ``create`` accepts, in alphabetical order."""
     return sorted(_POOLINGS)
 
 
 def create(name: str, dim: int, **settings: Any) -> Pooling:
-    """The pooling of that name for local features of size ``dim``; settings as its class takes them.
+    """Create a pooling by name.
+
+    Args:
+        name: One of ``names()``.
+        dim: Size D of the local features.
+        **settings: Keyword arguments of the pooling's class.
+
+    Returns:
+        A module that pools maps (B, D, H, W) or tokens (B, N, D) into vectors (B, out_dim).
+
+    Raises:
+        ValueError: If the name or a setting does not exist, or a value is out of range.
 
     >>> create("gsp", dim=128, keep=0.2)
     GeneralizedSumPool(dim=128, num_prototypes=64, keep=0.2, sharpness=5)
     """
-    kind = find(name)
-    known = [setting for setting in signature(kind).parameters if setting != "dim"]
+    pooling_class = find(name)
+    allowed = [setting for setting in signature(pooling_class).parameters if setting != "dim"]
     for setting in settings:
-        if setting not in known:
-            raise ValueError(f"{name} has no setting {setting!r}; it has: {', '.join(known) or 'none'}")
-    return kind(dim=dim, **settings)
+        if setting not in allowed:
+            hint = did_you_mean(setting, allowed)
+            raise ValueError(f"{name} has no setting {setting!r}{hint}; it has: {', '.join(allowed) or 'none'}")
+    return pooling_class(dim=dim, **settings)
 
 
 def find(name: str) -> type[Pooling]:
-    """The class of the pooling of that name."""
+    """Return the class of a pooling.
+
+    Args:
+        name: One of ``names()``.
+
+    Raises:
+        ValueError: If there is no such pooling.
+    """
     if name not in _POOLINGS:
-        near = get_close_matches(str(name).lower(), names(), 1, 0.5)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"no pooling is called {name!r}; {hint}there are: {', '.join(names())}")
+        raise ValueError(f"no pooling is called {name!r}{did_you_mean(name, names())}; there are: {', '.join(names())}")
     return _POOLINGS[name]
