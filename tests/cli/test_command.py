@@ -424,7 +424,7 @@ def test_hidden_folders_are_mentioned(
         for picture in range(2):
             whole = (class_folders / f"class{number}" / f"{picture}.png").read_bytes()
             (tmp_path / "pictures" / name / f"{picture}.png").write_bytes(whole)
-    note = "hidden folders are passed over, 1 of them with pictures: .c"
+    note = "hidden folders are skipped, 1 of them with pictures: .c"
     folder, out = str(tmp_path / "pictures"), str(tmp_path / "v.npy")
     for words in (
         ["evaluate", str(run), folder],

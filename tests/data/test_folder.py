@@ -105,7 +105,7 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
         data.load(tmp_path / "empty")
     with pytest.raises(ValueError, match=r"the 2 pictures in .* lie in no class folder; expected flat/CLASS/"):
         data.load(put(tmp_path / "flat", "1.png", "2.png"))
-    with pytest.raises(ValueError, match=r"only one class, 'a'; at least two are needed to tell apart$"):
+    with pytest.raises(ValueError, match=r"only one class, 'a'; expected at least two$"):
         data.load(put(tmp_path / "one", "a/1.png", "a/2.png"))
     with pytest.raises(ValueError, match=r"only one class, 'birds'.*did you mean .*/nested/birds\?"):
         data.load(put(tmp_path / "nested", "birds/wren/1.png", "birds/robin/2.png"))
@@ -158,19 +158,19 @@ def test_the_order_does_not_depend_on_where_it_starts(names: list[str], random: 
 def test_hidden_folders_with_pictures_are_noted(tmp_path: Path) -> None:
     put(tmp_path, "a/1.png", "b/2.png", ".one/3.png", "a/.two/4.png", ".git/deep/5.png", ".6.png")
     (tmp_path / ".empty").mkdir()
-    note = "hidden folders are passed over, 2 of them with pictures: .one, a/.two"
+    note = "hidden folders are skipped, 2 of them with pictures: .one, a/.two"
     assert data.load(tmp_path).notes[:1] == (note,)  # then that they are all alike
     (tmp_path / "b/2.png").write_bytes(b"broken")
     assert data.load(tmp_path).notes == (note,)  # also where a picture is left out
     put(tmp_path, "b/.three/1.png", "b/.four/1.png")
     assert read_folder(tmp_path).notes[0].endswith("4 of them with pictures: .one, a/.two, b/.four, ...")
-    with pytest.raises(ValueError, match=r"has no pictures; .*; hidden folders are passed over, 1 of .*: \.a$"):
+    with pytest.raises(ValueError, match=r"has no pictures; .*; hidden folders are skipped, 1 of .*: \.a$"):
         data.load(put(tmp_path / "all", ".a/1.png"))
 
 
 def test_classes_within_classes_are_noted(tmp_path: Path) -> None:
     put(tmp_path, "owls/barn/1.png", "owls/snowy/2.png", "wrens/house/3.png")
-    note = "no picture lies in a class folder itself but all deeper, as in owls/barn: the class is owls"
+    note = "no picture lies directly in a class folder but all deeper, as in owls/barn: the class is owls"
     assert read_folder(tmp_path).notes == (note,)
     put(tmp_path, "wrens/4.png")
     assert read_folder(tmp_path).notes == ()

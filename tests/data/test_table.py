@@ -43,7 +43,7 @@ def test_missing_files_and_repetitions_are_problems(tmp_path: Path) -> None:
     table = data.load(write(tmp_path, "path,label\n1.png,a\nabsent.png,b\n2.png,b\n\n1.png,a\n"))
     assert table.names == ("1.png", "2.png")
     assert [str(problem) for problem in table.problems] == [
-        "1.png: stands there twice (lines 2 and 6)",
+        "1.png: listed twice (lines 2 and 6)",
         "absent.png: no such file",
     ]
 
@@ -63,8 +63,8 @@ def test_other_roots_and_absolute_paths(tmp_path: Path) -> None:
         ("", "is empty; expected a header with the columns path and label"),
         ("path,label\n", "lists no pictures"),
         ("1.png,a\n2.png,b\n", r"must name the columns path and label, got '1\.png, a'"),
-        ("path,labels\n1.png,a\n", "did you mean 'labels' to be it"),
-        ("path,label,path\n1.png,a,2.png\n", "the column path stands twice"),
+        ("path,labels\n1.png,a\n", "rename 'labels' to 'label'"),
+        ("path,label,path\n1.png,a,2.png\n", "the column path occurs twice"),
         ("path,label\n1.png,a\n2.png\n", "line 3: expected 2 fields as in the header, got 1"),
         ("path,label\n1.png,a\n2.png,b,c\n", "line 3: expected 2 fields as in the header, got 3"),
         ("path,label\n1.png,\n,b\n", "line 2: label is empty; line 3: path is empty$"),

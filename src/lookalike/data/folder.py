@@ -1,12 +1,12 @@
 """A folder of class folders.
 
-    birds/wren/1.jpg                     the class is the first folder; what lies deeper belongs to it
+    birds/wren/1.jpg                     the class is the first folder
     birds/wren/garden/2.jpg              also a wren
     birds/train/wren/1.jpg               folders called train, val and test are splits, if they hold class folders
     birds/test/robin/7.jpg
 
-Hidden files and folders, Thumbs.db and __MACOSX are passed over, with a note if a hidden folder has pictures in it;
-files that are not pictures (by their suffix) are passed over and counted.
+Hidden files and folders, Thumbs.db and __MACOSX are skipped, with a note if a hidden folder has pictures in it. Files
+that are not pictures (by their suffix) are skipped and counted.
 """
 
 from __future__ import annotations
@@ -29,31 +29,50 @@ SPLIT_NAMES = {
     "test": "test",
     "testing": "test",
 }
-PASSED_OVER = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
+SKIPPED = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
 HIDDEN_SHOWN = 3
+NO_CLASS = "lies in no class folder, so it has no class"
 
 
 @dataclass
 class Listing:
-    """What lies in a folder: pictures by their path, and how many other files, by their suffix."""
+    """Content of a folder.
+
+    Attributes:
+        pictures: Paths of the pictures, relative to the folder.
+        others: Number of other files, by suffix.
+        unreadable: Folders that could not be listed.
+        hidden: Hidden folders with pictures, which were skipped.
+    """
 
     pictures: list[str] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
-    unreadable: list[Problem] = field(default_factory=list)  # folders that could not be listed
-    hidden: list[str] = field(default_factory=list)  # folders with pictures that were passed over for their names
+    unreadable: list[Problem] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
 
     def notes(self) -> tuple[str, ...]:
-        """What a person should know of what was passed over."""
+        """Return a note on skipped hidden folders, if there are any."""
         if not self.hidden:
             return ()
-        shown = ", ".join(self.hidden[:HIDDEN_SHOWN]) + (", ..." if len(self.hidden) > HIDDEN_SHOWN else "")
-        return (f"hidden folders are passed over, {len(self.hidden):,} of them with pictures: {shown}",)
+        examples = self.hidden[:HIDDEN_SHOWN]
+        if len(self.hidden) > HIDDEN_SHOWN:
+            examples.append("...")
+        return (f"hidden folders are skipped, {len(self.hidden):,} of them with pictures: {', '.join(examples)}",)
 
 
 def list_pictures(root: str | Path) -> Listing:
-    """All pictures below ``root``, at any depth, in natural order; by their suffixes, no file is opened.
+    """List all pictures below ``root``, recognised by their suffixes; no file is opened.
 
-    Linked folders are followed, except back into a folder that they lie in.
+    Linked folders are followed, except back into a folder that contains them.
+
+    Args:
+        root: The folder.
+
+    Returns:
+        The pictures at any depth, in natural order, and what was skipped.
+
+    Raises:
+        ValueError: If the folder cannot be listed.
     """
     listing = Listing()
     _walk(Path(root), "", frozenset(), listing)
@@ -61,57 +80,77 @@ def list_pictures(root: str | Path) -> Listing:
 
 
 def read_folder(root: str | Path, fewest_classes: int = 2) -> Pictures:
-    """A folder of class folders, or of splits of class folders, as a table. No picture is opened."""
+    """Read a folder of class folders, or of splits of class folders, as a table; no picture is opened.
+
+    Args:
+        root: The folder.
+        fewest_classes: Smallest number of classes.
+
+    Returns:
+        The table of pictures.
+
+    Raises:
+        ValueError: If there are no pictures, no class folders or too few classes.
+    """
     root = Path(root)
     listing = list_pictures(root)
     if not listing.pictures:
-        others = f" (but {sum(listing.others.values()):,} other files)" if listing.others else ""
-        hidden = "".join(f"; {note}" for note in listing.notes())
+        raise ValueError(_no_pictures(root, listing))
+    paths = [name.split("/") for name in listing.pictures]
+    deepest = max(map(len, paths))
+    if deepest == 1:
         raise ValueError(
-            f"{root} has no pictures{others}; expected a folder for each class with pictures in it{hidden}"
+            f"the {len(paths):,} pictures in {root} lie in no class folder; expected {root.name}/CLASS/picture.jpg"
         )
-    parts = [name.split("/") for name in listing.pictures]
-    inside = [part for part in parts if len(part) > 1]
-    if not inside:
+    top_folders = {path[0] for path in paths if len(path) > 1}
+    has_splits = set(map(str.lower, top_folders)) <= SPLIT_NAMES.keys()
+    if has_splits and deepest == 2:
         raise ValueError(
-            f"the {len(parts):,} pictures in {root} lie in no class folder; expected {root.name}/CLASS/picture.jpg"
+            f"{root} has the splits {', '.join(natural_order(top_folders))} but no class folders in them; "
+            f"expected {root.name}/{min(top_folders)}/CLASS/picture.jpg"
         )
-    problems = listing.unreadable + [
-        Problem(part[0], "lies in no class folder, so it has no class") for part in parts if len(part) == 1
-    ]
-    tops = {part[0] for part in inside}
-    splits = None
-    depth = 0
-    if all(top.lower() in SPLIT_NAMES for top in tops):
-        if all(len(part) == 2 for part in inside):
-            raise ValueError(
-                f"{root} has the splits {', '.join(natural_order(tops))} but no class folders in them; "
-                f"expected {root.name}/{min(tops)}/CLASS/picture.jpg"
-            )
-        problems += [Problem("/".join(p), "lies in no class folder, so it has no class") for p in inside if len(p) == 2]
-        inside = [part for part in inside if len(part) > 2]
-        splits = [SPLIT_NAMES[part[0].lower()] for part in inside]
-        depth = 1
-    class_of = [part[depth] for part in inside]
+    depth = int(has_splits)  # of the class folders
+    problems = list(listing.unreadable)
+    classified: list[list[str]] = []
+    for path in paths:
+        if len(path) > depth + 1:
+            classified.append(path)
+        else:
+            problems.append(Problem("/".join(path), NO_CLASS))
+    class_of = [path[depth] for path in classified]
     if len(set(class_of)) < fewest_classes:
-        _complain_of_one_class(root, class_of[0], inside[0][:depth], [part[depth + 1 :] for part in inside])
-    names = ["/".join(part) for part in inside]
+        raise ValueError(_one_class(root, classified, depth))
+    splits = None
+    if has_splits:
+        splits = [SPLIT_NAMES[path[0].lower()] for path in classified]
+    names = list(map("/".join, classified))
     pictures = table_of_files(f"folder {root.name or root}", root, names, class_of, splits=splits)
-    return replace(pictures, problems=tuple(problems), notes=(*listing.notes(), *_deep([p[depth:] for p in inside])))
+    notes = (*listing.notes(), *_nested_classes(classified, depth))
+    return replace(pictures, problems=tuple(problems), notes=notes)
 
 
-def _deep(parts: list[list[str]]) -> list[str]:
-    """Kinds within kinds, and perhaps the inner ones are meant: to be said, since it cannot be known."""
-    if any(len(part) == 2 for part in parts):
+def _nested_classes(paths: list[list[str]], depth: int) -> list[str]:
+    """A note if all pictures lie in folders within class folders: perhaps those are the classes."""
+    if min(map(len, paths)) == depth + 2:
         return []
-    first = "/".join(parts[0][:2])
-    return [f"no picture lies in a class folder itself but all deeper, as in {first}: the class is {parts[0][0]}"]
+    outer, inner = paths[0][depth : depth + 2]
+    return [f"no picture lies directly in a class folder but all deeper, as in {outer}/{inner}: the class is {outer}"]
 
 
-def _complain_of_one_class(root: Path, only: str, above: list[str], below: list[list[str]]) -> None:
-    deeper = {rest[0] for rest in below if len(rest) > 1}
-    hint = f"; did you mean {Path(root, *above, only)}?" if len(deeper) > 1 else ""
-    raise ValueError(f"{root} has only one class, {only!r}; at least two are needed to tell apart{hint}")
+def _no_pictures(root: Path, listing: Listing) -> str:
+    message = f"{root} has no pictures"
+    if listing.others:
+        message += f" (but {listing.others.total():,} other files)"
+    return "; ".join([message, "expected a folder for each class with pictures in it", *listing.notes()])
+
+
+def _one_class(root: Path, paths: list[list[str]], depth: int) -> str:
+    class_folder = paths[0][: depth + 1]
+    message = f"{root} has only one class, {class_folder[-1]!r}; expected at least two"
+    inner_folders = {path[depth + 1] for path in paths if len(path) > depth + 2}
+    if len(inner_folders) > 1:
+        message += f"; did you mean {root.joinpath(*class_folder)}?"
+    return message
 
 
 def _walk(folder: Path, prefix: str, above: frozenset[tuple[int, int]], listing: Listing) -> None:
@@ -128,29 +167,30 @@ def _walk(folder: Path, prefix: str, above: frozenset[tuple[int, int]], listing:
         listing.unreadable.append(Problem(prefix.rstrip("/"), f"folder cannot be listed: {error.strerror}"))
         return
     for name in natural_order(set(by_name)):
-        if name.startswith(".") or name.lower() in PASSED_OVER:
+        if name.startswith(".") or name.lower() in SKIPPED:
             if name.startswith(".") and _holds_pictures(by_name[name]):
                 listing.hidden.append(prefix + name)
             continue
+        suffix = Path(name).suffix.lower()
         if _is_folder(by_name[name]):
             _walk(folder / name, f"{prefix}{name}/", above | {here}, listing)
-        elif (suffix := Path(name).suffix.lower()) in SUFFIXES:
+        elif suffix in SUFFIXES:
             listing.pictures.append(prefix + name)
         else:
             listing.others[suffix or name] += 1
 
 
 def _holds_pictures(folder: os.DirEntry[str]) -> bool:
-    """Directly, as a folder of a class does; nothing deeper is looked at."""
+    """Whether a folder has pictures directly in it, as a class folder does."""
     try:
         with os.scandir(folder) as entries:
-            return any(Path(each.name).suffix.lower() in SUFFIXES for each in entries)
-    except OSError:  # a file, or nothing that we may list
+            return any(Path(entry.name).suffix.lower() in SUFFIXES for entry in entries)
+    except OSError:  # a file, or not permitted
         return False
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads back to itself; as a picture, it will be reported
+    except OSError:  # a link to itself; reported as an unreadable picture
         return False

@@ -1,7 +1,7 @@
-"""A table of labelled pictures: what every source gives and everything else takes.
+"""A table of labelled pictures: every source produces it, everything else uses it.
 
-The table holds names, labels and, where the source has them, splits and roles; the pixels stay where they are until the
-table's reader is asked for them. A part of a table is a table again, with the same reader.
+The table holds names, labels and, if the source has them, splits and roles. Pixels are read on demand by the table's
+reader. A selection of a table is a table with the same reader.
 """
 
 from __future__ import annotations
@@ -22,14 +22,19 @@ ROLES = ("query", "gallery", "both", "")
 
 
 class BrokenData(ValueError):  # noqa: N818 - it names the thing, as FileNotFoundError would not
-    """The data were found, but something in them is broken or missing: to be mended there, not in what was asked."""
+    """Something in the data is broken or missing; the request was correct."""
 
 
 class UnreadablePicture(BrokenData):
-    """A picture that cannot be decoded; ``name`` says which and ``reason`` why, in words for people."""
+    """A picture that cannot be decoded.
+
+    Args:
+        name: Name or path of the picture.
+        reason: Why not, for messages.
+    """
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(name, reason)  # both as arguments, so that it survives the way back from a worker process
+        super().__init__(name, reason)  # both as arguments, so that it can be pickled in a worker process
         self.name = name
         self.reason = reason
 
@@ -48,14 +53,18 @@ class Problem(NamedTuple):
 
 
 class Reader(Protocol):
-    """Gives the pixels of one source. It must pickle: worker processes get a copy of it."""
+    """Reads the pictures of one source. It must pickle: worker processes get a copy of it."""
 
     def __call__(self, index: int) -> Image:
-        """The picture, always in mode RGB and upright; raises ``UnreadablePicture``."""
+        """Read a picture, in mode RGB and upright.
+
+        Raises:
+            UnreadablePicture: If it cannot be decoded.
+        """
         ...
 
     def key(self, index: int) -> str:
-        """A name for the picture's content, which changes when the content changes."""
+        """Return a key that changes when the content of the picture changes."""
         ...
 
 
@@ -63,11 +72,18 @@ class Reader(Protocol):
 class Pictures:
     """n labelled pictures.
 
-    Picture i is called ``names[i]``, belongs to ``classes[labels[i]]``, and is what ``reader`` gives for
-    ``origins[i]``. ``splits`` holds "train", "validation" or "test" for each, ``roles`` holds "query", "gallery",
-    "both" or "" (no role, as for training pictures); either is None where the source says nothing of the kind.
-    ``root`` is where the files lie, None for pictures that are not files. ``problems`` lists what was found unreadable
-    and left out, ``notes`` what else a person should know of how the table came about.
+    Attributes:
+        name: Name of the source.
+        names: Names of the pictures, n.
+        labels: Class number of each picture, (n,).
+        classes: Class names; picture i belongs to ``classes[labels[i]]``.
+        reader: Reads the pictures.
+        origins: Number of each picture for ``reader``, (n,).
+        splits: "train", "validation" or "test" for each picture, (n,); None if the source has no splits.
+        roles: "query", "gallery", "both" or "" (none, as for training pictures), (n,); None if it has no roles.
+        root: Folder of the files; None if the pictures are not files.
+        problems: Pictures that were left out.
+        notes: Remarks on how the table was made.
     """
 
     name: str
@@ -89,16 +105,18 @@ class Pictures:
             if column is not None and np.shape(column) != (n,):
                 raise ValueError(f"{field} must have one entry for each of the {n} names, got shape {np.shape(column)}")
         if len(set(self.classes)) != len(self.classes):
-            raise ValueError("classes must differ from each other: a name stands twice")
+            raise ValueError("classes must differ from each other: a name occurs twice")
         if n and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
             raise ValueError(
                 f"labels must lie in 0..{len(self.classes) - 1}, got {self.labels.min()}..{self.labels.max()}"
             )
         for field, allowed in (("splits", SPLITS), ("roles", ROLES)):
             column = getattr(self, field)
-            strange = sorted(set(np.unique(column).tolist()) - set(allowed)) if column is not None else []
-            if strange:
-                raise ValueError(f"{field} must be of {', '.join(map(repr, allowed))}, got {strange[0]!r}")
+            if column is None:
+                continue
+            unknown = sorted(set(np.unique(column).tolist()) - set(allowed))
+            if unknown:
+                raise ValueError(f"{field} must be of {', '.join(map(repr, allowed))}, got {unknown[0]!r}")
 
     def __len__(self) -> int:
         return len(self.names)
@@ -109,26 +127,30 @@ class Pictures:
 
     @property
     def has_roles(self) -> bool:
-        """Whether any picture is meant for one side of a search only, or for both."""
+        """Whether any picture has a role in a search."""
         return self.roles is not None and bool((self.roles != "").any())
 
     def image(self, i: int) -> Image:
-        """Picture i: mode RGB, upright."""
+        """Read picture i: mode RGB, upright."""
         return self.reader(int(self.origins[i]))
 
     def key(self, i: int) -> str:
-        """A name for the content of picture i."""
+        """Return a key for the content of picture i."""
         return self.reader.key(int(self.origins[i]))
 
     def counts(self) -> NDArray[np.int64]:
-        """How many pictures each class has, (classes,)."""
+        """Count the pictures of each class, (classes,)."""
         return np.bincount(self.labels, minlength=len(self.classes)).astype(np.int64)
 
     def take(self, indices: Sequence[int] | NDArray[np.integer] | NDArray[np.bool_]) -> Pictures:
-        """The pictures at ``indices`` (or where a mask is True), in that order.
+        """Select pictures.
 
-        Classes that no longer occur are dropped and the labels renumbered; the classes keep their order. Problems and
-        notes stay with the table they were found in.
+        Args:
+            indices: Numbers of pictures, or a mask (n,) bool.
+
+        Returns:
+            The pictures in the order of ``indices``. Classes without a picture are dropped and the labels renumbered;
+            problems and notes are not copied.
         """
         chosen = np.asarray(indices)
         if chosen.dtype == bool:
@@ -148,27 +170,33 @@ class Pictures:
             classes=tuple(self.classes[c] for c in present.tolist()),
             reader=self.reader,
             origins=self.origins[chosen],
-            splits=None if self.splits is None else self.splits[chosen],
-            roles=None if self.roles is None else self.roles[chosen],
+            splits=_select(self.splits, chosen),
+            roles=_select(self.roles, chosen),
             root=self.root,
         )
 
     def split(self, name: str) -> Pictures:
-        """The pictures of one split: "train", "validation" or "test"."""
+        """Select the pictures of one split: "train", "validation" or "test"."""
         if self.splits is None:
             raise ValueError(f"{self.name} has no splits, so there is no {name!r}; lookalike.data.splits can make one")
         if name not in self.splits:
-            there = ", ".join(repr(split) for split in SPLITS if split in self.splits)
-            raise ValueError(f"{self.name} has no split {name!r}; it has {there}")
+            present = [repr(split) for split in SPLITS if split in self.splits]
+            raise ValueError(f"{self.name} has no split {name!r}; it has {', '.join(present)}")
         return self.take(self.splits == name)
 
     def with_classes(self, classes: Collection[str]) -> Pictures:
-        """The pictures of the classes named, in their old order."""
+        """Select the pictures of some classes, by name; the order stays."""
         if isinstance(classes, str):
             raise TypeError(f"classes must be a collection of names, got the single text {classes!r}")
         wanted = set(classes)
         unknown = sorted(wanted - set(self.classes))
         if unknown:
             raise ValueError(f"{self.name} has no class {unknown[0]!r} ({len(unknown)} of {len(wanted)} are unknown)")
-        keep = np.array([name in wanted for name in self.classes], dtype=bool)
-        return self.take(keep[self.labels])
+        selected = np.array([name in wanted for name in self.classes], dtype=bool)
+        return self.take(selected[self.labels])
+
+
+def _select(column: NDArray[np.str_] | None, indices: NDArray[np.int64]) -> NDArray[np.str_] | None:
+    if column is None:
+        return None
+    return column[indices]

@@ -1,6 +1,6 @@
-"""A file -> an upright RGB picture, or the reason why not.
+"""Reads a file as an upright RGB picture, or gives the reason why it cannot be read.
 
-What is done to pictures that are not plain RGB:
+Pictures that are not plain RGB are converted:
 
     EXIF orientation        applied
     transparency            composited onto white (RGBA, LA, palettes and PNGs with a transparent colour)
@@ -21,7 +21,7 @@ import struct
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -46,14 +46,23 @@ VERIFY_BLOCK = 32  # files handed to a thread at a time
 
 
 def read_picture(path: str | Path, *, at_least: int | None = None, pixel_limit: int = PIXEL_LIMIT) -> Image.Image:
-    """The picture in ``path``: mode RGB, upright. Raises ``UnreadablePicture``.
+    """Read a picture.
 
-    at_least: the shorter side that is needed. A JPEG of twice that or more is then decoded at 1/2, 1/4 or 1/8 of its
-        size, which is much faster; other formats come at full size.
-    pixel_limit: pictures with more pixels are refused before they are decoded.
+    Args:
+        path: The file.
+        at_least: Shorter side that is needed. A JPEG of twice that or more is decoded at 1/2, 1/4 or 1/8 of its size,
+            which is much faster; other formats are decoded at full size.
+        pixel_limit: Pictures with more pixels are refused before they are decoded.
+
+    Returns:
+        The picture: mode RGB, upright.
+
+    Raises:
+        UnreadablePicture: If it cannot be read.
     """
     try:
-        if not stat.S_ISREG((status := Path(path).stat()).st_mode):
+        status = Path(path).stat()
+        if not stat.S_ISREG(status.st_mode):
             raise UnreadablePicture(str(path), "not a file")
         if status.st_size == 0:
             raise UnreadablePicture(str(path), "empty file (0 bytes)")
@@ -65,7 +74,10 @@ def read_picture(path: str | Path, *, at_least: int | None = None, pixel_limit: 
                 raise UnreadablePicture(str(path), f"too large: {megapixels}, the limit is {pixel_limit / 1e6:g}")
             if at_least is not None:
                 image.draft(None, (at_least, at_least))
-            with _one_at_a_time() if width * height > (Image.MAX_IMAGE_PIXELS or pixel_limit) else nullcontext():
+            if width * height > (Image.MAX_IMAGE_PIXELS or pixel_limit):
+                with _one_at_a_time():
+                    image.load()
+            else:
                 image.load()
             with suppress(Exception):  # broken EXIF data says nothing about the pixels
                 ImageOps.exif_transpose(image, in_place=True)
@@ -77,7 +89,7 @@ def read_picture(path: str | Path, *, at_least: int | None = None, pixel_limit: 
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """A picture that is already in memory as every other one: mode RGB, upright."""
+    """Convert a picture in memory to mode RGB, upright."""
     try:
         upright = ImageOps.exif_transpose(image)
     except Exception:  # broken EXIF data says nothing about the pixels
@@ -86,10 +98,17 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 
 def verify(path: str | Path, *, pixel_limit: int = PIXEL_LIMIT) -> str | None:
-    """Why the picture cannot be read, or None if it can.
+    """Check whether a picture can be read.
 
-    It is decoded to its end, since nothing less finds a truncated file; JPEGs at 1/8 of their size, which reads all of
-    the file but computes fewer pixels.
+    The file is decoded to its end, because only that finds a truncated file; JPEGs at 1/8 of their size, which still
+    reads the whole file.
+
+    Args:
+        path: The file.
+        pixel_limit: As in ``read_picture``.
+
+    Returns:
+        The reason why it cannot be read, or None.
     """
     try:
         read_picture(path, at_least=1, pixel_limit=pixel_limit)
@@ -105,7 +124,17 @@ def verify_all(
     threads: int | None = None,
     progress: bool = False,
 ) -> list[str | None]:
-    """``verify`` for many files, in their order; with a progress bar on the standard error if asked."""
+    """Check many files in threads.
+
+    Args:
+        paths: The files.
+        pixel_limit: As in ``read_picture``.
+        threads: Number of threads; None chooses by the number of cores.
+        progress: Show a progress bar on the standard error.
+
+    Returns:
+        The result of ``verify`` for each file, in their order.
+    """
     threads = threads or min(16, 2 * (os.cpu_count() or 1))
     blocks = [paths[start : start + VERIFY_BLOCK] for start in range(0, len(paths), VERIFY_BLOCK)]
 
@@ -121,11 +150,11 @@ def verify_all(
             results = iter(tqdm(results, total=len(paths), desc="reading pictures", unit="", disable=None))
         return list(results)
     finally:
-        pool.shutdown(cancel_futures=True)  # on Ctrl-C, do not finish the other hundred thousand
+        pool.shutdown(cancel_futures=True)  # on Ctrl-C, skip the remaining files
 
 
 def _open(file: BinaryIO, name: str) -> ImageFile.ImageFile:
-    """As ``Image.open``, which judges a picture's size by a limit of its own that is one for the whole process."""
+    """As ``Image.open``, but without its process-wide limit on the size of a picture."""
     prefix = file.read(16)
     if prefix == b"version https://":
         raise UnreadablePicture(name, "a Git LFS pointer, not the picture: fetch it with git lfs pull")
@@ -144,7 +173,7 @@ def _open(file: BinaryIO, name: str) -> ImageFile.ImageFile:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """For what Pillow holds to be huge but is allowed here; its TIFF decoder would warn of it once more."""
+    """Decode huge pictures one at a time, without Pillow's warning."""
     with _HUGE, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         yield
@@ -172,16 +201,22 @@ def _from_integers(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _from_floats(values: NDArray[np.float64]) -> NDArray[np.float64]:
     finite = values[np.isfinite(values)]
-    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+    low, high = 0.0, 0.0
+    if finite.size:
+        low, high = finite.min(), finite.max()
     values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
     if low >= 0 and high <= 1:
         return values * 255
-    return values if low >= 0 and high <= 255 else _stretch(values)
+    if low >= 0 and high <= 255:
+        return values
+    return _stretch(values)
 
 
 def _stretch(values: NDArray[np.float64]) -> NDArray[np.float64]:
     low, high = values.min(), values.max()
-    return (values - low) * (255 / (high - low)) if high > low else np.zeros_like(values)
+    if high == low:
+        return np.zeros_like(values)
+    return (values - low) * (255 / (high - low))
 
 
 def _grey(values: NDArray[np.float64]) -> Image.Image:
@@ -189,10 +224,10 @@ def _grey(values: NDArray[np.float64]) -> Image.Image:
 
 
 def _reason(error: Exception) -> str:
-    """An exception of the file system or of a decoder, in words for people."""
+    """An exception of the file system or of a decoder as a short text."""
     if isinstance(error, UnidentifiedImageError):
         return "not a picture in a known format"
-    if isinstance(error, Image.DecompressionBombError):  # some formats hold to Pillow's limit
+    if isinstance(error, Image.DecompressionBombError):  # some decoders apply Pillow's limit
         return f"too large: {error}"
     if isinstance(error, FileNotFoundError):
         return "no such file"

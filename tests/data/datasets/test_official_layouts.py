@@ -408,5 +408,5 @@ def test_idx_files_with_faults(tmp_path: Path) -> None:
             read_idx(file)
     make_mnist(tmp_path / "m", [5, 0, 4, 1, 9])
     (tmp_path / "m/t10k-labels-idx1-ubyte").write_bytes(idx(np.zeros(3)))
-    with pytest.raises(ValueError, match="the test part has 2 pictures, but 3 labels"):
+    with pytest.raises(ValueError, match="the split test has 2 pictures, but 3 labels"):
         data.load(tmp_path / "m")
