@@ -8,12 +8,12 @@ from lookalike import objectives
 from lookalike.models import Embedder, create_backbone
 from lookalike.objectives import Composed
 from lookalike.training.in_memory import (
-    PictureLearner,
     inference_batches,
     mix_with_zero_shot,
     pixel_batches,
     start_from_pixels,
 )
+from lookalike.training.learner import Learner
 
 RNG = np.random.default_rng(0)
 LABELS = np.repeat(np.arange(3), 6)
@@ -31,7 +31,7 @@ def test_batches_have_classes_and_their_masks() -> None:
     batches = pixel_batches(PIXELS, LABELS, spec, classes=5, per_class=2, augment=False, masks=masks)
     everything = torch.cat(list(inference_batches(PIXELS, spec)))
     for _ in range(7):
-        inputs, labels, mask = next(batches)
+        inputs, labels, _, _, mask = next(batches)
         assert labels.bincount().tolist() == [2, 2, 2]
         assert torch.equal(mask.long().argmax(1), labels)
         assert all((everything == image).flatten(1).all(1).any() for image in inputs)
@@ -67,6 +67,6 @@ def test_the_loss_is_that_of_embedder_and_objective() -> None:
     inputs, labels = next(pixel_batches(PIXELS, LABELS, embedder.backbone.spec, classes=3, per_class=2))
     pooled = embedder(inputs, details=True)
     expected = mixed(pooled.vector, labels, pooled.attributes).value
-    assert PictureLearner(embedder, mixed)(inputs, labels).value.item() == pytest.approx(expected.item())
-    plain = PictureLearner(embedder, metric)(inputs, labels).value.item()
+    assert Learner(embedder, mixed)(inputs, labels).value.item() == pytest.approx(expected.item())
+    plain = Learner(embedder, metric)(inputs, labels).value.item()
     assert plain == pytest.approx(metric(pooled.vector, labels).value.item())

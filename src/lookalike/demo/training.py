@@ -24,12 +24,12 @@ from lookalike.models import Embedder, create_backbone, parameter_groups
 from lookalike.models.input_spec import InputSpec
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.in_memory import (
-    PictureLearner,
     inference_batches,
     mix_with_zero_shot,
     pixel_batches,
     start_from_pixels,
 )
+from lookalike.training.learner import Learner
 from lookalike.training.loop import Metrics, fit
 from lookalike.training.pretrain import Recipe, create_classifier, learn
 
@@ -223,7 +223,7 @@ def train_contestant(
         return {"MAP@R": measure(embedder, contestant, held_out).metrics["MAP@R"]}
 
     fitted = fit(
-        PictureLearner(embedder, objective),
+        Learner(embedder, objective),
         batches,
         torch.optim.Adam(groups, lr=rate),
         steps=budget.steps,

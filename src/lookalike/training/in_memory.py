@@ -2,7 +2,7 @@
 
 embedder = Embedder(create_backbone("resnet8-half"), 64, "gsp")
 start_from_pixels(embedder, pixels)
-learner = PictureLearner(embedder, objectives.create("c2"))
+learner = Learner(embedder, objectives.create("c2"))
 batches = pixel_batches(pixels, labels, embedder.backbone.spec, classes=16, per_class=4)
 fit(learner, batches, torch.optim.Adam(learner.parameters(), lr=1e-3), steps=500)
 """
@@ -12,14 +12,14 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from lookalike.data.sampler import ClassBatches
 from lookalike.inference.preprocess import to_inputs
 from lookalike.models import Embedder
 from lookalike.models.backbone import in_eval_mode
 from lookalike.models.input_spec import InputSpec
-from lookalike.objectives import Composed, Loss, Objective, ZeroShot
+from lookalike.objectives import Composed, Objective, ZeroShot
 from lookalike.pooling.base import StartsFromData
 from lookalike.training.pretrain import shifted
 
@@ -27,31 +27,6 @@ START_PICTURES = 512
 INFERENCE_BATCH = 64
 Pixels = NDArray[np.uint8]  # (n, S, S, 3)
 Labels = NDArray[np.int64]  # (n,)
-
-
-class PictureLearner(nn.Module):
-    """Embedder and objective as one module for ``fit``."""
-
-    def __init__(self, embedder: Embedder, objective: Objective) -> None:
-        """Join an embedder and an objective; both are trained."""
-        super().__init__()
-        self.embedder, self.objective = embedder, objective
-
-    def forward(self, inputs: Tensor, labels: Tensor, mask: Tensor | None = None) -> Loss:
-        """Compute the loss of a batch.
-
-        Args:
-            inputs: Pictures (B, 3, S, S).
-            labels: Their classes (B,).
-            mask: Positions (B, N) that are pooled; None: all.
-
-        Returns:
-            The loss of the objective.
-        """
-        pooled = self.embedder.head(self.embedder.backbone(inputs), mask, details=True)
-        attributes = pooled.attributes if self.objective.needs_attributes else None
-        loss: Loss = self.objective(pooled.vector, labels, attributes)
-        return loss
 
 
 def mix_with_zero_shot(metric: Objective, share: float, classes: int, dim: int, ridge: float = 0.05) -> Objective:
@@ -74,7 +49,7 @@ def mix_with_zero_shot(metric: Objective, share: float, classes: int, dim: int, 
 
 @torch.no_grad()
 def start_from_pixels(embedder: Embedder, pixels: Pixels, *, median_norm: float = 2.0, radius: float = 1.0) -> None:
-    """Start projection and prototypes from data.
+    """Start projection and prototypes from data, as ``start_head`` does for a run, but from all local features.
 
     The projection starts from principal directions of local features, prototypes from averages of pictures, by greedy
     k-centre. At most 512 pictures are used, the same in every call.
@@ -106,8 +81,8 @@ def pixel_batches(
     seed: int = 0,
     augment: bool = True,
     masks: Tensor | None = None,
-) -> Iterator[tuple[Tensor, ...]]:
-    """Yield endless batches of classes for ``fit`` with a ``PictureLearner``.
+) -> Iterator[tuple[Tensor | None, ...]]:
+    """Yield endless batches of classes for ``fit`` with a ``Learner``.
 
     Args:
         pixels: Pictures (n, S, S, 3).
@@ -120,7 +95,7 @@ def pixel_batches(
         masks: Positions (n, N) that are pooled; None: all.
 
     Yields:
-        Inputs (B, 3, S, S), labels (B,) and, with ``masks``, masks (B, N).
+        Inputs (B, 3, S, S) and labels (B,). With ``masks``, also None, None and masks (B, N), see ``Learner``.
     """
     rng = np.random.default_rng(seed)
     size = min(classes, int(labels.max()) + 1) * per_class
@@ -133,7 +108,7 @@ def pixel_batches(
         if masks is None:
             yield to_inputs(batch, spec), targets
         else:
-            yield to_inputs(batch, spec), targets, masks[chosen]
+            yield to_inputs(batch, spec), targets, None, None, masks[chosen]
 
 
 def inference_batches(pixels: Pixels, spec: InputSpec) -> Iterator[Tensor]:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from lookalike.models import Embedder
 from lookalike.models.backbone import in_eval_mode
 from lookalike.models.embedder import Head
-from lookalike.objectives import BetweenSamples, Gathered, Loss
+from lookalike.objectives import BetweenSamples, Gathered, Loss, Objective
 from lookalike.objectives.base import precise
 from lookalike.objectives.gather import gather_with_gradient, world_size
 from lookalike.training.features import join_shares
@@ -17,24 +17,32 @@ class Learner(nn.Module):
 
     Args:
         model: An Embedder for pictures, or its head for their local features.
-        objective: Loss over the batches of all processes.
+        objective: Loss; it sees the joined batches of all processes.
     """
 
-    def __init__(self, model: Embedder | Head, objective: Gathered) -> None:
+    def __init__(self, model: Embedder | Head, objective: Objective) -> None:
         super().__init__()
         self.model: Embedder | Head = model
-        self.objective = objective
+        self.objective = Gathered(objective)
         # In a list, so that torch does not register them a second time.
         self._sample_losses = [module for module in objective.modules() if isinstance(module, BetweenSamples)]
 
-    def forward(self, inputs: Tensor, labels: Tensor, positions: Tensor, samples: Tensor | None = None) -> Loss:
+    def forward(
+        self,
+        inputs: Tensor,
+        labels: Tensor,
+        positions: Tensor | None = None,
+        samples: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Loss:
         """Compute the loss.
 
         Args:
             inputs: Pictures (B, 3, H, W) or local features (B, N, C).
             labels: Classes (B,).
-            positions: Of the pictures in the training set (B,).
+            positions: Positions of the pictures in the training set (B,), for losses with a memory or samples.
             samples: Inputs of this process's share of the samples that CCP compares with.
+            mask: Local features (B, N) that are pooled; None: all.
 
         Returns:
             The loss and its parts.
@@ -50,9 +58,10 @@ class Learner(nn.Module):
             with in_eval_mode(head.pooling):  # samples must not count for prototypes that start from batches
                 own_share = head(tokens[len(inputs) :])
             sample_loss.see(_gather(own_share, len(sample_loss.places)))
+        tokens = tokens[: len(inputs)]
         if not self.objective.objective.needs_attributes:
-            return self.objective(head(tokens[: len(inputs)]), labels, None, positions)
-        pooled = head(tokens[: len(inputs)], details=True)
+            return self.objective(head(tokens, mask), labels, None, positions)
+        pooled = head(tokens, mask, details=True)
         return self.objective(pooled.vector, labels, pooled.attributes, positions)
 
 

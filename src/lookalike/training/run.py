@@ -15,7 +15,7 @@ from lookalike._util.progress import Display
 from lookalike._util.signals import RunFailed, Stopped, StopRequest
 from lookalike.data.pictures import Pictures, UnreadablePicture
 from lookalike.models import save_model
-from lookalike.objectives import Gathered, Loss, ZeroShot
+from lookalike.objectives import Loss, ZeroShot
 from lookalike.training.ccp import Problem, Samples, as_row, as_sentence, create_problems
 from lookalike.training.checkpoint import Checkpoint
 from lookalike.training.evaluate import Evaluator
@@ -74,7 +74,7 @@ class Run:
             setup.folder,
         )
         settings = setup.settings
-        learner = Learner(setup.model, Gathered(setup.objective)).to(self.fabric.device)
+        learner = Learner(setup.model, setup.objective).to(self.fabric.device)
         self.ema: EMA | None = None
         if settings.ema:
             self.ema = EMA(learner.model, settings.ema)

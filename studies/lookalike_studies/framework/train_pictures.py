@@ -22,13 +22,13 @@ from lookalike.models import Embedder, create_backbone
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.in_memory import (
     Labels,
-    PictureLearner,
     Pixels,
     inference_batches,
     mix_with_zero_shot,
     pixel_batches,
     start_from_pixels,
 )
+from lookalike.training.learner import Learner
 from lookalike.training.loop import Metrics, fit
 
 
@@ -175,7 +175,7 @@ def train_pictures(
     spec = embedder.backbone.spec
     batches = pixel_batches(pixels, labels, spec, classes=plan.classes, per_class=plan.per_class, seed=plan.seed)
     fitted = fit(
-        PictureLearner(embedder, objective),
+        Learner(embedder, objective),
         batches,
         optimizer,
         steps=plan.epoch * plan.epochs,
