@@ -326,7 +326,7 @@ def test_settings_from_a_file_and_from_the_line(
     monkeypatch.chdir(tmp_path)
     assert main(["train", "pictures", "--steps", "7", "--no-flip", "--print-config"]) == 0
     printed = capsys.readouterr().out
-    assert "# training steps at most" in printed
+    assert "steps: 7  # maximum number of training steps" in printed
     Path("mine.yaml").write_text(printed)
     assert main(["train", "--config", "mine.yaml", "--lr", "0.5", "--print-config"]) == 0
     values = yaml.safe_load(capsys.readouterr().out)
