@@ -1,18 +1,18 @@
-"""The CIFAR-100 collage: one picture that is to be recognised among pictures of what every class shares.
+"""The CIFAR-100 collage: one picture decides the class, the others show background that all classes share.
 
-A collage is a grid of cells of 32 px, 2 x 2 unless told otherwise. One cell, at random, shows a picture of one of 16
-super-classes of CIFAR-100, which is the label; the others show pictures of the 4 super-classes in BACKGROUND. Every
-super-class has 5 sub-classes; they are divided between training, validation and test (2/1/2), those of the background
-too: the labels are the same everywhere, but what is tested was seen by nobody.
+A collage is a grid of cells of 32 px, by default 2 x 2. One cell, at random, shows a picture of one of 16 super-classes
+of CIFAR-100, which is the label. The others show pictures of the 4 super-classes in BACKGROUND. Every super-class has 5
+sub-classes, which are divided between training, validation and test (2/1/2), those of the background too. The labels
+are the same in all splits, but the test shows sub-classes that were not trained.
 
-Which pictures: CIFAR-100's own division into 500 and 100 of a class is ignored, all 600 are one pool; with ``apart``
-the 500 train and the 100 validate and test, for networks that have classified the 500 before. Each sub-class of a
-super-class has its turn in the true cell, with its pictures in an order that the seed decides, so that none comes
-twice before all have come once. The background is drawn at random, again and again.
+Pictures: CIFAR-100's split into 500 and 100 per class is ignored, all 600 are one pool. With ``apart`` the 500 train
+and the 100 validate and test, for networks that were trained to classify the 500. The sub-classes of a super-class take
+turns in the true cell. Their pictures come in a seeded order; none comes twice before all have come once. Background
+pictures are drawn at random, with replacement.
 
 Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023. It does not say which
-sub-classes are in which part: here the seed decides. Its code has 3/2 sub-classes and none for validation: with "3/2" a
-tenth of the pictures of the training sub-classes validates.
+sub-classes are in which split: here the seed decides. Its code has 3/2 sub-classes and none for validation: with "3/2"
+a tenth of the pictures of the training sub-classes validates.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,13 @@ BACKGROUND = ("large_man-made_outdoor_things", "large_natural_outdoor_scenes", "
 FOREGROUND = tuple(name for name in SUPER_CLASSES if name not in BACKGROUND)
 
 SIDE = 32  # pixels of a cell
-BLANK = (129, 124, 112)  # CIFAR-100's mean colour, which the network that is usual for it takes for zero
-HELD_OUT = 10  # one of so many pictures of a training sub-class validates where no sub-class does
+BLANK = (129, 124, 112)  # CIFAR-100's mean colour, zero after the usual normalisation
+HELD_OUT = 10  # without sub-classes for validation, 1 of 10 pictures of a training sub-class validates
 SPLIT = "2/1/2"
 PICTURES = "600/150/300"
 FORM = "collage(FOLDER, split=2/1/2, seed=0, pictures=600/150/300, cells=2, distilled=false, apart=false)"
-Division = dict[str, dict[str, tuple[str, ...]]]
+Division = dict[str, dict[str, tuple[str, ...]]]  # split -> super-class -> sub-classes
+Pools = dict[tuple[str, str], NDArray[np.int64]]  # (split, sub-class) -> numbers of pictures
 
 
 def collage(
@@ -78,60 +80,93 @@ def collage(
     strict: bool = False,
     progress: bool = False,
 ) -> Pictures:
-    """Collages of 16 classes with the splits "train", "validation" and "test"; all classes are in each of them.
+    """Compose collages of 16 classes; every class is in all three splits.
 
-    folder: CIFAR-100 in any layout that ``lookalike.data.datasets`` reads.
-    split: how many of the 5 sub-classes train, validate and test; of two numbers, how many train and test.
-    pictures: collages of each class in the three splits. More of them leave the old ones as they were.
-    cells: a collage has cells x cells of them; 1 leaves the picture alone, 32 px wide.
-    distilled: the same collages with nothing in the cells of the background.
-    apart: only pictures that CIFAR-100 has for its test validate and test, and only others train.
-    strict: raise if a picture cannot be read; else the collages it belongs to are left out.
-    progress: show a progress bar while reading.
-    The pictures that are needed are read at once and kept in memory, 3 kB each.
+    The pictures are read at once and kept in memory, 3 kB each.
+
+    Args:
+        folder: CIFAR-100 in any layout that ``lookalike.data.datasets`` reads.
+        split: How many of the 5 sub-classes train, validate and test; two numbers: train and test.
+        seed: Seed of the division and of the collages.
+        pictures: Collages per class in the three splits. A larger number keeps the first ones.
+        cells: A collage has cells x cells cells; 1 is a single picture, 32 px wide.
+        distilled: Leave the background cells blank.
+        apart: Train on the training pictures of CIFAR-100; validate and test on its test pictures.
+        strict: Raise if a picture cannot be read; otherwise its collages are left out.
+        progress: Show a progress bar while reading.
+
+    Returns:
+        The table, with a ``CollageReader``.
+
+    Raises:
+        ValueError: If a setting is invalid or there is no such folder.
+        BrokenData: If CIFAR-100 is incomplete or, with ``strict``, a picture cannot be read.
     """
-    parts = sub_classes(split, seed)
+    division = sub_classes(split, seed)
     counts = dict(zip(SPLITS, _numbers("pictures", pictures, (3,), least=1), strict=True))
     check_count("cells", cells)
-    for name, given in (("distilled", distilled), ("apart", apart)):
-        if not isinstance(given, bool):
-            raise TypeError(f"{name} must be true or false, got {given!r}")
+    for setting, value in (("distilled", distilled), ("apart", apart)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{setting} must be true or false, got {value!r}")
     source = _cifar(Path(folder).expanduser())
-    places, true_cells = _draw(_pools(source, parts, seed, apart), parts, counts, cells, seed)
+    cell_pictures, true_cells = _draw(_pools(source, division, seed, apart), division, counts, cells, seed)
     if distilled:
-        places[np.arange(cells**2) != true_cells[:, None]] = -1
-    reader, problems, good = _read(source, places, true_cells, progress)
+        cell_pictures[np.arange(cells**2) != true_cells[:, None]] = -1
+    reader, problems, complete = _read(source, cell_pictures, true_cells, progress)
     if strict:
         raise_problems("collage", problems)
-    default = (split, seed, cells) == (SPLIT, 0, 2)
-    drawn = "collage" if default else f"collage-{split.replace('/', '')}-{seed}-{cells}"
-    drawn += ("-distilled" if distilled else "") + ("-apart" if apart else "")
-    order = [(part, name) for part in SPLITS for name in FOREGROUND]
-    each = [counts[part] for part, _ in order]
+    prefix = "collage"
+    if (split, seed, cells) != (SPLIT, 0, 2):
+        prefix += f"-{split.replace('/', '')}-{seed}-{cells}"
+    if distilled:
+        prefix += "-distilled"
+    if apart:
+        prefix += "-apart"
+    names: list[str] = []
+    labels: list[int] = []
+    splits: list[str] = []
+    for split_name, count in counts.items():
+        for label, class_name in enumerate(FOREGROUND):
+            names += [f"{prefix}/{split_name}/{class_name}/{number:04d}" for number in range(count)]
+            labels += [label] * count
+            splits += [split_name] * count
     table = Pictures(
         name="collage",
-        names=tuple(f"{drawn}/{part}/{name}/{number:04d}" for part, name in order for number in range(counts[part])),
-        labels=np.repeat(np.tile(np.arange(len(FOREGROUND)), len(SPLITS)), each).astype(np.int64),
+        names=tuple(names),
+        labels=np.array(labels, dtype=np.int64),
         classes=FOREGROUND,
         reader=reader,
-        origins=np.arange(len(places), dtype=np.int64),
-        splits=np.repeat(np.array([part for part, _ in order]), each),
+        origins=np.arange(len(names), dtype=np.int64),
+        splits=np.array(splits),
     )
-    if not good.all():
-        table = table.take(good)
+    if not complete.all():
+        table = table.take(complete)
     return replace(table, problems=problems, notes=source.notes)
 
 
 def parse_collage(text: str, *, strict: bool = False, progress: bool = False) -> Pictures:
-    """``collage:FOLDER``, or ``collage(FOLDER, split=3/2, distilled=true)`` with any settings of ``collage``."""
+    """Compose the collage that a text describes.
+
+    Args:
+        text: "collage:FOLDER", or "collage(FOLDER, split=3/2, distilled=true)" with any settings of ``collage``.
+        strict: As in ``collage``.
+        progress: As in ``collage``.
+
+    Returns:
+        The table.
+
+    Raises:
+        ValueError: If the text is not of this form.
+    """
     if text.startswith("collage:"):
         return collage(text.removeprefix("collage:").strip(), strict=strict, progress=progress)
-    folder, *pieces = (piece.strip() for piece in text.removeprefix("collage(").removesuffix(")").split(","))
+    arguments = text.removeprefix("collage(").removesuffix(")")
+    folder, *assignments = map(str.strip, arguments.split(","))
     if not text.startswith("collage(") or not text.endswith(")") or not folder:
         raise ValueError(f"the collage needs the folder of CIFAR-100: write collage:FOLDER or {FORM}, got {text!r}")
     settings: dict[str, Any] = {}
-    for piece in filter(None, pieces):
-        name, _, value = (part.strip() for part in piece.partition("="))
+    for assignment in filter(None, assignments):
+        name, _, value = map(str.strip, assignment.partition("="))
         if name in ("split", "pictures"):
             settings[name] = value
         elif name in ("seed", "cells") and value.isdecimal():
@@ -139,38 +174,46 @@ def parse_collage(text: str, *, strict: bool = False, progress: bool = False) ->
         elif name in ("distilled", "apart") and value.lower() in ("true", "false"):
             settings[name] = value.lower() == "true"
         else:
-            raise ValueError(f"the collage is written {FORM}, got {piece!r}")
+            raise ValueError(f"the collage is written {FORM}, got {assignment!r}")
     return collage(folder, strict=strict, progress=progress, **settings)
 
 
 def sub_classes(split: str = SPLIT, seed: int = 0) -> Division:
-    """Which sub-classes are in which part: split -> super-class -> sub-classes.
+    """Divide the sub-classes between the splits.
 
-    Where none are for validation, those of the training stand there: then other pictures of them validate.
+    Args:
+        split: As in ``collage``. Without sub-classes for validation, those for training are used, with other pictures.
+        seed: Seed of the division.
+
+    Returns:
+        split -> super-class -> sub-classes.
 
     >>> sub_classes("2/1/2")["train"]["fish"], sub_classes("2/1/2")["test"]["fish"]
     (('ray', 'trout'), ('flatfish', 'aquarium_fish'))
     """
     check_count("seed", seed, least=0)
     numbers = _numbers("split", split, (2, 3), least=0)
-    train, validation, test = numbers if len(numbers) == 3 else (numbers[0], 0, numbers[1])
+    train, test = numbers[0], numbers[-1]
+    validation = sum(numbers[1:-1])
     if train + validation + test != 5 or not train or not test:
         raise ValueError(f"split must divide 5 sub-classes, with some to train and to test on, got {split!r}")
-    parts: Division = {part: {} for part in SPLITS}
+    division: Division = {"train": {}, "validation": {}, "test": {}}
     for name, members in SUPER_CLASSES.items():
         ranked = tuple(sorted(members, key=lambda member: blake2b(f"{seed} {member}".encode()).digest()))
-        parts["train"][name] = ranked[:train]
-        parts["validation"][name] = ranked[train : train + validation] or ranked[:train]
-        parts["test"][name] = ranked[train + validation :]
-    return parts
+        division["train"][name] = ranked[:train]
+        division["validation"][name] = ranked[train : train + validation] or ranked[:train]
+        division["test"][name] = ranked[train + validation :]
+    return division
 
 
 @dataclass(frozen=True, eq=False)
 class CollageReader:
-    """Collage ``index`` shows ``pixels[places[index]]``, row by row from the top left.
+    """Composes collages: collage ``index`` shows ``pixels[places[index]]``, row by row from the top left.
 
-    pixels: (k, 32, 32, 3), the last of them blank.  places: (n, cells * cells); -1 is blank.
-    true_cells: (n,), where the picture is that decides the label.
+    Attributes:
+        pixels: (k, 32, 32, 3), uint8; the last picture is blank.
+        places: Picture in each cell, (n, cells * cells); -1 is blank.
+        true_cells: Cell that decides the label, (n,).
     """
 
     pixels: NDArray[np.uint8]
@@ -178,20 +221,22 @@ class CollageReader:
     true_cells: NDArray[np.int64]
 
     def __call__(self, index: int) -> Image.Image:
+        """Return collage ``index`` as a picture."""
         return Image.fromarray(self.draw(index))
 
     def draw(self, index: int) -> NDArray[np.uint8]:
-        """Collage ``index`` (cells * 32, cells * 32, 3)."""
-        shown = self.pixels[self.places[self._check(index)]]
-        cells = round(len(shown) ** 0.5)
-        rows = shown.reshape(cells, cells, SIDE, SIDE, 3).swapaxes(1, 2)
+        """Return the pixels of collage ``index``, (cells * 32, cells * 32, 3)."""
+        cell_pixels = self.pixels[self.places[self._check(index)]]
+        cells = round(len(cell_pixels) ** 0.5)
+        rows = cell_pixels.reshape(cells, cells, SIDE, SIDE, 3).swapaxes(1, 2)
         return np.ascontiguousarray(rows.reshape(cells * SIDE, cells * SIDE, 3))
 
     def cell_of(self, index: int) -> int:
-        """The cell that decides the label, counted row by row from the top left."""
+        """Return the cell that decides the label, counted row by row from the top left."""
         return int(self.true_cells[self._check(index)])
 
     def key(self, index: int) -> str:
+        """Hash the pixels of collage ``index``."""
         return blake2b(self.draw(index).tobytes(), digest_size=16, person=b"collage-1").hexdigest()
 
     def _check(self, index: int) -> int:
@@ -204,82 +249,84 @@ def _cifar(folder: Path) -> Pictures:
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; the collage needs that of CIFAR-100, as collage:FOLDER")
     source = read_dataset("cifar100", folder)
-    known = {member for members in SUPER_CLASSES.values() for member in members}
-    if lacking := sorted(known - set(source.classes)):
-        raise BrokenData(f"{folder} has no pictures of {lacking[0]!r}: {len(lacking)} of CIFAR-100's classes lack")
+    missing = sorted(set(chain(*SUPER_CLASSES.values())) - set(source.classes))
+    if missing:
+        raise BrokenData(f"{folder} has no pictures of {missing[0]!r}: {len(missing)} classes of CIFAR-100 are missing")
     return source
 
 
-def _pools(
-    source: Pictures, parts: Division, seed: int, apart: bool = False
-) -> dict[tuple[str, str], NDArray[np.int64]]:
-    """The pictures of each (split, sub-class), in an order of the seed's."""
-    pools: dict[tuple[str, str], NDArray[np.int64]] = {}
-    number = {name: i for i, name in enumerate(source.classes)}
-    for name, members in SUPER_CLASSES.items():
-        for member in members:
-            own = np.flatnonzero(source.labels == number[member])
-            own = _chance(seed, list(SUPER_CLASSES).index(name), members.index(member)).permutation(own)
-            of_parts = [part for part in SPLITS if member in parts[part][name]]
+def _pools(source: Pictures, division: Division, seed: int, apart: bool = False) -> Pools:
+    """Pictures of each (split, sub-class), in a seeded order."""
+    pools: Pools = {}
+    for i, (name, members) in enumerate(SUPER_CLASSES.items()):
+        for j, member in enumerate(members):
+            indices = np.flatnonzero(source.labels == source.classes.index(member))
+            indices = _rng(seed, i, j).permutation(indices)
+            splits = [split for split in SPLITS if member in division[split][name]]
             if apart:
-                pools |= {(part, member): _official(source, own, part) for part in of_parts}
-                continue
-            if len(of_parts) == 1:
-                pools[of_parts[0], member] = own
-                continue
-            held_out = max(1, len(own) // HELD_OUT)
-            if held_out == len(own):
-                raise BrokenData(f"{member!r} has a single picture, which cannot both train and validate")
-            pools["validation", member], pools["train", member] = own[:held_out], own[held_out:]
+                for split in splits:
+                    pools[split, member] = _official(source, indices, split)
+            elif len(splits) == 1:
+                pools[splits[0], member] = indices
+            else:
+                held_out = max(1, len(indices) // HELD_OUT)
+                if held_out == len(indices):
+                    raise BrokenData(f"{member!r} has a single picture, which cannot both train and validate")
+                pools["validation", member], pools["train", member] = indices[:held_out], indices[held_out:]
     return pools
 
 
-def _official(source: Pictures, own: NDArray[np.int64], part: str) -> NDArray[np.int64]:
-    """Those that CIFAR-100 has for its training, or for validation and test those of its test."""
-    wanted = "train" if part == "train" else "test"
+def _official(source: Pictures, indices: NDArray[np.int64], split: str) -> NDArray[np.int64]:
+    """Those of CIFAR-100's training pictures, or for validation and test those of its test pictures."""
+    official_split = "train" if split == "train" else "test"
     assert source.splits is not None  # CIFAR-100 has them in every layout
-    chosen = own[source.splits[own] == wanted]
-    if not len(chosen):
-        raise BrokenData(f"apart=true needs pictures of {source.classes[source.labels[own[0]]]!r} for {wanted}")
-    return chosen
+    selected = indices[source.splits[indices] == official_split]
+    if not len(selected):
+        member = source.classes[source.labels[indices[0]]]
+        raise BrokenData(f"apart=true needs pictures of {member!r} for {official_split}")
+    return selected
 
 
 def _draw(
-    pools: dict[tuple[str, str], NDArray[np.int64]], parts: Division, counts: dict[str, int], cells: int, seed: int
+    pools: Pools, division: Division, counts: dict[str, int], cells: int, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which picture is in which cell (n, cells * cells), and which cell is the true one (n,)."""
-    places, true_cells = [], []
-    for i, part in enumerate(SPLITS):
-        behind = [pools[part, member] for name in BACKGROUND for member in parts[part][name]]
+    """Choose the picture of each cell (n, cells * cells), and the true cell of each collage (n,)."""
+    cell_pictures, true_cells = [], []
+    for i, split in enumerate(SPLITS):
+        background = []
+        for name in BACKGROUND:
+            background += [pools[split, member] for member in division[split][name]]
         for label, name in enumerate(FOREGROUND):
-            # a row for each collage: chances are drawn row by row, so that more rows leave the first as they are
-            chances = _chance(seed, i, label).random((counts[part], 1 + 2 * cells**2))
-            true = (chances[:, 0] * cells**2).astype(np.int64)
-            shown = _some_of(behind, chances[:, 1::2], chances[:, 2::2])
-            turns = [pools[part, member] for member in parts[part][name]]
+            # one row per collage: a larger number of collages leaves the first rows as they are
+            uniform = _rng(seed, i, label).random((counts[split], 1 + 2 * cells**2))
+            true = (uniform[:, 0] * cells**2).astype(np.int64)
+            pictures = _choose(background, uniform[:, 1::2], uniform[:, 2::2])
+            members = division[split][name]
             for number, cell in enumerate(true.tolist()):
-                turn, which = divmod(number, len(turns))
-                shown[number, cell] = turns[which][turn % len(turns[which])]
-            places.append(shown)
+                turn, member = divmod(number, len(members))
+                pool = pools[split, members[member]]
+                pictures[number, cell] = pool[turn % len(pool)]
+            cell_pictures.append(pictures)
             true_cells.append(true)
-    return np.concatenate(places), np.concatenate(true_cells)
+    return np.concatenate(cell_pictures), np.concatenate(true_cells)
 
 
-def _some_of(
-    pools: list[NDArray[np.int64]], which: NDArray[np.float64], where: NDArray[np.float64]
+def _choose(
+    pools: list[NDArray[np.int64]], which_pool: NDArray[np.float64], which_picture: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """By chances in [0, 1): one of the sub-classes, all alike, and one of its pictures."""
-    lengths = np.array([len(pool) for pool in pools])
-    chosen = (which * len(pools)).astype(np.int64)
-    inside = (where * lengths[chosen]).astype(np.int64)
-    return np.concatenate(pools)[(lengths.cumsum() - lengths)[chosen] + inside]
+    """Choose a pool, all equally likely, and one of its pictures, by uniform numbers in [0, 1)."""
+    lengths = np.array(list(map(len, pools)))
+    pool = (which_pool * len(pools)).astype(np.int64)
+    position = (which_picture * lengths[pool]).astype(np.int64)
+    return np.concatenate(pools)[(lengths.cumsum() - lengths)[pool] + position]
 
 
 def _read(
-    source: Pictures, places: NDArray[np.int64], true_cells: NDArray[np.int64], progress: bool
+    source: Pictures, cell_pictures: NDArray[np.int64], true_cells: NDArray[np.int64], progress: bool
 ) -> tuple[CollageReader, tuple[Problem, ...], NDArray[np.bool_]]:
-    """The reader, what cannot be read, and which collages have nothing of that in them."""
-    used = np.unique(places[places >= 0])
+    """Read the pictures; return the reader, the unreadable pictures and a mask of collages without those, (n,)."""
+    is_shown = cell_pictures >= 0
+    used = np.unique(cell_pictures[is_shown])
     pixels = np.full((len(used) + 1, SIDE, SIDE, 3), BLANK, dtype=np.uint8)
     damaged = np.zeros(len(source), dtype=bool)
     problems: list[Problem] = []
@@ -295,21 +342,26 @@ def _read(
             damaged[index] = True
             problems.append(Problem(source.names[index], error.reason))
             continue
-        pixels[row] = np.asarray(image if image.size == (SIDE, SIDE) else image.resize((SIDE, SIDE)))
-    good: NDArray[np.bool_] = np.logical_not((damaged[places] & (places >= 0)).any(1))
-    if not good.any():
-        raise BrokenData(f"no collage can be made of what can be read of {source.name}; the first: {problems[0]}")
-    rows = np.where(places >= 0, np.searchsorted(used, places), -1)
-    return CollageReader(pixels, rows, true_cells), (*source.problems, *problems), good
+        if image.size != (SIDE, SIDE):
+            image = image.resize((SIDE, SIDE))
+        pixels[row] = np.asarray(image)
+    complete: NDArray[np.bool_] = np.logical_not((damaged[cell_pictures] & is_shown).any(1))
+    if not complete.any():
+        raise BrokenData(f"no collage can be composed of the readable pictures of {source.name}: {problems[0]}")
+    rows = np.where(is_shown, np.searchsorted(used, cell_pictures), -1)
+    return CollageReader(pixels, rows, true_cells), (*source.problems, *problems), complete
 
 
-def _numbers(name: str, text: str, how_many: tuple[int, ...], least: int) -> tuple[int, ...]:
+def _numbers(name: str, text: str, lengths: tuple[int, ...], least: int) -> tuple[int, ...]:
+    """Parse whole numbers such as 2/1/2."""
     pieces = str(text).split("/")
-    if len(pieces) not in how_many or not all(piece.isdecimal() and int(piece) >= least for piece in pieces):
-        example = SPLIT if name == "split" else PICTURES
-        raise ValueError(f"{name} must be whole numbers as {example} (train/validation/test), got {text!r}")
-    return tuple(int(piece) for piece in pieces)
+    if len(pieces) in lengths and all(map(str.isdecimal, pieces)):
+        numbers = tuple(map(int, pieces))
+        if min(numbers) >= least:
+            return numbers
+    example = SPLIT if name == "split" else PICTURES
+    raise ValueError(f"{name} must be whole numbers as {example} (train/validation/test), got {text!r}")
 
 
-def _chance(*seeds: int) -> np.random.Generator:
+def _rng(*seeds: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds)))
