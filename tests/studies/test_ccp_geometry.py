@@ -43,7 +43,7 @@ def test_as_it_is_typed(tmp_path: Path) -> None:
         ("batch=30", "batch must be a multiple of per_class 4, got 30"),
         ("letters=7", "letters must be at least 8, got 7"),
         ("unseen_letters=9", "unseen_letters must be at least 12, got 9"),
-        ("margins=[0.1]", "margins must be two numbers"),
+        ("margins=[0.1]", "margins must be 2 values"),
         ("rates=[]", "rates must not be empty"),
     ],
 )

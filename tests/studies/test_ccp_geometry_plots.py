@@ -7,16 +7,16 @@ from lookalike_studies.ccp_geometry.measures import Gap
 from lookalike_studies.ccp_geometry.plots import draw_gap, draw_plane, draw_problems, draw_unseen
 from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, SAMPLES, Course
 from lookalike_studies.effects import plots as effects_plots
-from small_ccp_race import BUDGET, PARTS, run_with
+from small_ccp_race import PARTS, run_with
 
 from lookalike.report.theme import style
 
 
 def test_figures_have_all_that_there_is(courses: dict[str, list[Course]]) -> None:
     labels, names = PARTS.validation.labels, list("abcd")
-    shown = draw_plane(courses, labels, names, BUDGET.proxies)
+    shown = draw_plane(courses, labels, names)
     assert sum(bool(axis.get_title()) for axis in shown.axes) == 1 + min(5, len(courses[ALTERNATING][0].snapshots))
-    curves, cover, pool = draw_problems(courses, labels, BUDGET.proxies).axes
+    curves, cover, pool = draw_problems(courses, labels).axes
     assert len(cover.get_lines()) == 3
     assert len(pool.get_lines()) == 4
     assert curves.get_xlabel() == "steps"
@@ -35,7 +35,7 @@ def test_colours_of_kinds_are_those_of_effects(courses: dict[str, list[Course]])
     assert colours == ["#F0E442", "#009E73", "#CC79A7"]
     assert colours[1] == effects_plots.OF_METHODS["ccp"]
     assert len({ccp_geometry_plots.STYLES[kind].marker for kind in courses}) == 3
-    _, cover, _ = draw_problems(courses, PARTS.validation.labels, BUDGET.proxies).axes
+    _, cover, _ = draw_problems(courses, PARTS.validation.labels).axes
     used = {line.get_markerfacecolor() for line in cover.get_lines()} | {line.get_color() for line in cover.get_lines()}
     assert used == {*colours, "#8a6d00"}  # the line of the yellow markers
     assert not used & {style(name).colour for name in ("gsp", "attention", "average")}

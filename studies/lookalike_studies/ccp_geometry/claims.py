@@ -102,20 +102,19 @@ class Measured(NamedTuple):
     def relative_own_radius(self) -> float:
         return self.own_radius / self.distance
 
-
-def by_class_and_number(proxies: Any, parts: Parts) -> Any:
-    """(classes * k, D) -> (classes, k, D)"""
-    return proxies.reshape(parts.classes, -1, proxies.shape[-1])
+    def known_values(self) -> dict[str, float]:
+        """Return the fields that are not NaN, by name."""
+        return {name: value for name, value in self._asdict().items() if not np.isnan(value)}
 
 
 def measure(course: Course, parts: Parts) -> Measured:
-    proxies, labels = by_class_and_number(course.proxies, parts), parts.validation.labels
+    labels = parts.validation.labels
     return Measured(
         map_at_r(course.test, parts.test.labels),
-        float(radii(course.validation, labels, proxies).mean()),
+        float(radii(course.validation, labels, course.proxies).mean()),
         representative_radius(course.test, parts.test.labels),
         inter_class_distance(course.test, parts.test.labels),
-        spread(proxies) / class_spread(course.validation, labels),
+        spread(course.proxies) / class_spread(course.validation, labels),
     )
 
 
@@ -127,7 +126,7 @@ def measure_unseen(course: Course, parts: Parts) -> Measured:
 
 def _are_the_same(one: list[Measured], other: list[Measured]) -> bool:
     """Whether both have the best weights of the first problem, which they share."""
-    return all(a.figure == b.figure and a.own_radius == b.own_radius for a, b in zip(one, other, strict=True))
+    return every(one, "figure") == every(other, "figure") and every(one, "own_radius") == every(other, "own_radius")
 
 
 def _with_one_seed(claim: Claim, here: str, is_clear: bool) -> JudgedClaim:
@@ -138,7 +137,8 @@ def _with_one_seed(claim: Claim, here: str, is_clear: bool) -> JudgedClaim:
 
 
 def every(runs: list[Measured], name: str) -> list[float]:
-    return [float(getattr(each, name)) for each in runs]
+    """List one field of all runs."""
+    return [float(getattr(run, name)) for run in runs]
 
 
 def mean(runs: list[Measured], name: str) -> float:
@@ -180,7 +180,7 @@ def _values(one: list[Measured], after: list[Measured], radius: str) -> dict[str
 def early_note(courses: Courses) -> list[str]:
     """Whether first problems ended long before a single problem was at its best."""
     first = float(np.mean([run.snapshots[0].figure for run in courses[ALTERNATING]]))
-    single = float(np.mean([max(figure for _, figure in run.curve) for run in courses[ONE]]))
+    single = float(np.mean([run.best_map_at_r for run in courses[ONE]]))
     ends = [run.snapshots[0].step for run in courses[ALTERNATING] if run.snapshots[0].following is not None]
     if not ends or first >= EARLY * single:
         return []
@@ -215,8 +215,8 @@ def _spread_shares(run: Course, first: int, parts: Parts) -> list[float]:
     shares = []
     for problem in run.snapshots:
         if problem.number >= first:
-            proxies = by_class_and_number(problem.converged, parts)
-            shares.append(spread(proxies) / class_spread(problem.plane, parts.validation.labels))
+            class_spread_here = class_spread(problem.plane, parts.validation.labels)
+            shares.append(spread(problem.converged) / class_spread_here)
     return shares
 
 
@@ -262,11 +262,16 @@ def proposition_claim(gaps: Gaps, measured: dict[str, list[Measured]], classes: 
 
 def ranks(gaps: Gaps, name: str) -> dict[tuple[str, str], list[float]]:
     """The rank correlation of radius and gap within each run, where every seed has enough sets of anchors."""
-    return {
-        way: [rank_correlation([each.radius for each in sets], [getattr(each, name) for each in sets]) for sets in runs]
-        for way, runs in gaps.items()
-        if min(map(len, runs)) >= FEWEST_SETS
-    }
+    correlations: dict[tuple[str, str], list[float]] = {}
+    for way, runs in gaps.items():
+        if min(map(len, runs)) < FEWEST_SETS:
+            continue
+        correlations[way] = []
+        for sets in runs:
+            column = np.array([getattr(gap, name) for gap in sets])
+            radius = np.array([gap.radius for gap in sets])
+            correlations[way].append(rank_correlation(radius, column))
+    return correlations
 
 
 def unseen_claim(held_out: dict[str, list[Measured]], test: dict[str, list[float]], what: str) -> JudgedClaim:
@@ -283,7 +288,7 @@ def unseen_claim(held_out: dict[str, list[Measured]], test: dict[str, list[float
 
 
 def _percent(runs: list[Measured]) -> str:
-    return format_mean([100 * each.figure for each in runs], 2)
+    return format_mean([100 * run.figure for run in runs], 2)
 
 
 def _runs(runs: list[Measured]) -> str:
@@ -292,31 +297,31 @@ def _runs(runs: list[Measured]) -> str:
 
 def plane_table(measured: dict[str, list[Measured]], what: str) -> Table:
     columns = ["MAP@R", "radius by proxies", "radius by their own", "between classes", "proxies' spread, %"]
-    note = (
-        "mean and deviation over the seeds; MAP@R, own radius and distance on test pictures, the rest on held-out ones"
-    )
-    return Table(
-        [Column("problems", "left"), *map(Column, columns)],
-        [Line([words(kind), *_entries(runs, Measured._fields)]) for kind, runs in measured.items()],
-        f"{what} in the unit disc",
-        notes=[note, "spread: of two proxies of a class, against two pictures of it. The thesis: 97.21, samples 98.06"],
-    )
+    notes = [
+        "mean and deviation over the seeds; MAP@R, own radius and distance on test pictures, the rest on held-out ones",
+        "spread: of two proxies of a class, against two pictures of it. The thesis: 97.21, samples 98.06",
+    ]
+    lines = []
+    for kind, runs in measured.items():
+        lines.append(Line([words(kind), *_entries(runs, Measured._fields)]))
+    return Table([Column("problems", "left"), *map(Column, columns)], lines, f"{what} in the unit disc", notes=notes)
 
 
 def unseen_table(held_out: dict[str, list[Measured]], test: dict[str, list[float]], what: str) -> Table:
     columns = ["MAP@R", "radius by their own", "between classes", "MAP@R, test classes"]
-    names = ("figure", "own_radius", "distance")
     lines = []
     for kind, runs in held_out.items():
-        last = [100 * each for each in test[kind]]
-        lines.append(Line([words(kind), *_entries(runs, names), mean_entry(last)]))
+        on_test = mean_entry([100 * value for value in test[kind]])
+        lines.append(Line([words(kind), *_entries(runs, ("figure", "own_radius", "distance")), on_test]))
     return Table([Column("problems", "left"), *map(Column, columns)], lines, f"Held-out classes of {what}")
 
 
 def _entries(runs: list[Measured], names: tuple[str, ...]) -> list[Any]:
-    found = []
+    entries = []
     for name in names:
-        scale = 100 if name in ("figure", "proxies_spread") else 1
-        values = [scale * getattr(each, name) for each in runs]
-        found.append(mean_entry(values, digits=2 if scale == 100 else 3))
-    return found
+        values = np.array(every(runs, name))
+        if name in ("figure", "proxies_spread"):
+            entries.append(mean_entry((100 * values).tolist(), digits=2))
+        else:
+            entries.append(mean_entry(values.tolist(), digits=3))
+    return entries

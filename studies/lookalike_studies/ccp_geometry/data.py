@@ -1,7 +1,7 @@
-"""The pictures of the study, in memory: of classes that train and test share, and of classes that they do not.
+"""Load the pictures of the study into memory: one set with shared classes, one with unseen classes.
 
-The first are MNIST, Fashion-MNIST or whatever has all its classes in both parts, else drawn letters; the second are CUB
-or whatever has none in both, as features of a frozen backbone, else drawn letters.
+In the first set, such as MNIST, train and test have the same classes. In the second, such as CUB, they have none in
+common; its pictures become features of a frozen backbone. Drawn letters replace a set that is not given.
 """
 
 from __future__ import annotations
@@ -30,27 +30,29 @@ MOST_PIXELS = 32
 HELD_OUT = 1 / 3  # of the training classes, as in the authors' ablations
 
 
-def sources(said: str | None) -> tuple[Pictures | None, Pictures | None]:
-    """What ``--data`` names, separated by commas: pictures with shared classes, and with unseen ones."""
-    found: dict[bool, Pictures] = {}
-    for source in split_top_level(said or "", ","):
+def sources(option: str | None) -> tuple[Pictures | None, Pictures | None]:
+    """Load the sets of ``--data``, separated by commas: pictures with shared classes, and with unseen ones."""
+    by_kind: dict[bool, Pictures] = {}
+    for source in split_top_level(option or "", ","):
         pictures = data.load(source, check=False)
         is_shared = shares_classes(pictures)
-        if is_shared in found:
+        if is_shared in by_kind:
             raise ValueError(
                 "--data takes one set with the same classes in train and test, as mnist:FOLDER, and one with unseen "
                 f"classes to test, as cub:FOLDER, separated by a comma; {source} is one too many"
             )
-        found[is_shared] = pictures
-    return found.get(True), found.get(False)
+        by_kind[is_shared] = pictures
+    return by_kind.get(True), by_kind.get(False)
 
 
 def shares_classes(pictures: Pictures) -> bool:
-    """Whether train and test have the same classes; False: they have none in common, or there is no test part."""
+    """Return whether train and test have the same classes, not none in common or no test part."""
     if pictures.splits is None:
         return False
     train = set(pictures.split("train").classes)
-    test = set(pictures.split("test").classes) if "test" in pictures.splits else set[str]()
+    test: set[str] = set()
+    if "test" in pictures.splits:
+        test.update(pictures.split("test").classes)
     if train & test and train != test:
         raise ValueError(
             f"{pictures.name}: {len(train & test)} of {len(train | test)} classes are both in train and in test; the "
@@ -62,13 +64,17 @@ def shares_classes(pictures: Pictures) -> bool:
 def with_shared_classes(
     pictures: Pictures | None, classes: int, train: int, validation: int, test: int
 ) -> tuple[Parts, list[str]]:
-    """At most so many pictures of each class, and the classes' names. None: drawn letters, so many classes."""
+    """Split pictures into parts with at most so many of each class; return them and the names of the classes.
+
+    Without ``pictures``, letters of so many ``classes`` are drawn.
+    """
     if pictures is None:
         pictures = glyphs(cells=1, size=32, train_classes=classes, test_classes=0, per_class=train + validation + test)
         order = _by_class(pictures.labels)
         chosen = [order[:train], order[train : train + validation], order[train + validation :]]
         return _parts(pictures, chosen), list(pictures.classes)
-    known, tested = (_by_class(np.where(pictures.splits == split, pictures.labels, -1)) for split in ("train", "test"))
+    known = _by_class(np.where(pictures.splits == "train", pictures.labels, -1))
+    tested = _by_class(np.where(pictures.splits == "test", pictures.labels, -1))
     counts = (known >= 0).sum(0)
     if counts.min() <= validation:
         fewest = pictures.classes[counts.argmin()]
@@ -81,17 +87,17 @@ def with_shared_classes(
 
 
 def drawn_with_unseen_classes(classes: int, each: int) -> Parts:
-    """Letters: two thirds of ``classes`` for training, one third held out, and as many others for the test."""
+    """Draw letters: two thirds of ``classes`` for training, one third held out, and a third as many more to test."""
     drawn = glyphs(cells=1, size=32, train_classes=classes, test_classes=max(2, classes // 3), per_class=each)
     train, validation = hold_out_classes(drawn.split("train"), HELD_OUT, order="contiguous")
-    return Parts(*(_pixels(part) for part in (train, validation, drawn.split("test"))))
+    return Parts(_pixels(train), _pixels(validation), _pixels(drawn.split("test")))
 
 
 def features_of(pictures: Pictures, backbone: str, size: int, context: Context) -> Parts:
-    """Averaged features (n, 1, C) of a frozen backbone: on them the projection is what it is behind average pooling.
+    """Compute averaged features (n, 1, C) of a frozen backbone, as a projection behind average pooling gets them.
 
-    Their mean over the training pictures is taken away: all have it in common, every pair would be taken for similar,
-    and proxies would flee from it to the other side of the ball.
+    The mean over the training pictures is subtracted. With it every pair would count as similar, and proxies would
+    move to the other side of the ball.
     """
     if starts_random(backbone):
         raise ValueError(f"{backbone} comes without weights: it cannot be frozen")
@@ -103,22 +109,23 @@ def features_of(pictures: Pictures, backbone: str, size: int, context: Context) 
         network = create_backbone(backbone)
         embedder = Embedder(network, None, "average", normalise="none", input_spec=network.spec.resized(size))
         model = TrainedModel(embedder)
-        found = {}
+        features = {}
         for name, table in zip("abc", tables, strict=True):
             with context.display.bar(len(table), "features") as tick:
-                found[name] = model.embed_table(table, tick=tick)
-        return found
+                features[name] = model.embed_table(table, tick=tick)
+        return features
 
-    found = context.cached(
-        f"features {pictures.name}", compute, ignore=("seeds", "unseen_seeds", "steps", "unseen_steps")
-    )
-    middle = found["a"].mean(0)
-    vectors = [torch.from_numpy(found[name] - middle).unsqueeze(1) for name in "abc"]
-    return Parts(*(Part(each, table.labels) for each, table in zip(vectors, tables, strict=True)))
+    ignore = ("seeds", "unseen_seeds", "steps", "unseen_steps")
+    features = context.cached(f"features {pictures.name}", compute, ignore=ignore)
+    mean = features["a"].mean(0)
+    parts = []
+    for name, table in zip("abc", tables, strict=True):
+        parts.append(Part(torch.from_numpy(features[name] - mean).unsqueeze(1), table.labels))
+    return Parts(*parts)
 
 
 def _by_class(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Places (most of a class, classes), each column those of one class in a seeded order; -1 where there are no more.
+    """Positions (largest class, classes): a column for each class, in a seeded order, filled up with -1.
 
     Labels of -1 are left out.
     """
@@ -130,15 +137,21 @@ def _by_class(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     return table
 
 
-def _parts(pictures: Pictures, places: list[NDArray[np.int64]]) -> Parts:
-    return Parts(*(_pixels(pictures.take(np.sort(chosen[chosen >= 0]))) for chosen in places))
+def _parts(pictures: Pictures, positions: list[NDArray[np.int64]]) -> Parts:
+    parts = []
+    for table in positions:
+        parts.append(_pixels(pictures.take(np.sort(table[table >= 0]))))
+    return Parts(*parts)
 
 
 def _pixels(pictures: Pictures) -> Part:
-    """As they come, but no larger than 32 px."""
-    first = pictures.image(0)
-    side = min(MOST_PIXELS, *first.size)
-    images = (pictures.image(i) for i in range(len(pictures)))
-    arrays = [np.asarray(image if image.size == (side, side) else image.resize((side, side))) for image in images]
+    """Read all pixels, as squares of at most 32 px."""
+    side = min(MOST_PIXELS, *pictures.image(0).size)
+    arrays = []
+    for i in range(len(pictures)):
+        image = pictures.image(i)
+        if image.size != (side, side):
+            image = image.resize((side, side))
+        arrays.append(np.asarray(image))
     pixels: Tensor = torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous()
     return Part(pixels, pictures.labels)

@@ -1,6 +1,6 @@
-"""What there is to measure about vectors, their classes and the proxies that stand for them.
+"""Measurements of vectors, their classes and the proxies of classes.
 
-Proposition 3.2.2 is about the gap between a mean loss over all pairs and over pairs with some anchors s alone,
+Proposition 3.2.2 bounds the gap between the mean loss over all pairs and over pairs with some anchors s,
 
     gap = | 1/n^2 sum_{i, j} l(z_i, z_j) - 1/(|s| n) sum_{i in s, j} l(z_i, z_j) |  <=  O(zeta delta) + ...
 
@@ -8,9 +8,8 @@ where delta is the largest distance of a picture from the nearest anchor of its 
 
     l = max(0, d - positive margin) for the same class, max(0, negative margin - d) else,
 
-zeta is 1 in the space of the vectors, and one part of the bound holds without any "..." : if each anchor counts for the
-pictures that are nearest to it, n_a of its class's, the gap is at most delta (term T1 of the proof). The printed gap
-counts all anchors alike, and needs the other terms.
+zeta is 1 in the space of the vectors. If each anchor is weighted by the number of pictures nearest to it, the gap is
+at most delta without any other term (T1 of the proof). The printed gap weights all anchors alike and needs the others.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ CHUNK = 1000  # vectors whose distances from all others are held at once
 
 
 class Gap(NamedTuple):
-    """Of one set of anchors."""
+    """Covering radius and gaps of one set of anchors."""
 
     radius: float  # delta, the largest over the classes
     printed: float  # all anchors count alike
@@ -42,13 +41,18 @@ def by_class(vectors: Floats, labels: Labels) -> list[torch.Tensor]:
 
 def radii(vectors: Floats, labels: Labels, proxies: Floats) -> NDArray[np.float64]:
     """For each class, the largest distance from a vector to the nearest proxy of its class; proxies (classes, k, D)."""
-    of = zip(by_class(vectors, labels), torch.from_numpy(proxies).double(), strict=True)
-    return np.array([float(covering_radius(points, own)) for points, own in of])
+    largest = []
+    for points, class_proxies in zip(by_class(vectors, labels), torch.from_numpy(proxies).double(), strict=True):
+        largest.append(float(covering_radius(points, class_proxies)))
+    return np.array(largest)
 
 
 def representative_radius(vectors: Floats, labels: Labels) -> float:
     """The covering radius by k = 1..n of a class's own vectors (greedy k-centre), mean over k and over the classes."""
-    return float(np.mean([float(greedy_k_centre(own, len(own)).radii.mean()) for own in by_class(vectors, labels)]))
+    means = []
+    for points in by_class(vectors, labels):
+        means.append(float(greedy_k_centre(points, len(points)).radii.mean()))
+    return float(np.mean(means))
 
 
 def inter_class_distance(vectors: Floats, labels: Labels) -> float:
@@ -69,59 +73,62 @@ def spread(proxies: Floats) -> float:
 
 def class_spread(vectors: Floats, labels: Labels) -> float:
     """The mean distance of two vectors of the same class, mean over the classes."""
-    own = [float(torch.pdist(points).mean()) for points in by_class(vectors, labels) if len(points) > 1]
-    return float(np.mean(own))
+    means = []
+    for points in by_class(vectors, labels):
+        if len(points) > 1:
+            means.append(float(torch.pdist(points).mean()))
+    return float(np.mean(means))
 
 
 def gaps(vectors: Floats, labels: Labels, sets: list[Floats], margins: tuple[float, float]) -> list[Gap]:
-    """Of each set of anchors, (classes, k, D) in the order of the labels.  margins: positive, negative."""
-    points, own = torch.from_numpy(vectors).double(), torch.from_numpy(labels)
-    everything = _mean_losses(points, own, points, own, margins).mean()
-    found = []
+    """Measure each set of anchors, (classes, k, D) in the order of the labels; margins: positive, negative."""
+    points, point_labels = torch.from_numpy(vectors).double(), torch.from_numpy(labels)
+    all_pairs = _mean_losses(points, point_labels, points, point_labels, margins).mean()
+    measured = []
     for anchors in sets:
         flat = torch.from_numpy(anchors).double().flatten(0, 1)
         anchor_labels = torch.from_numpy(np.repeat(np.unique(labels), anchors.shape[1]))
-        with_anchors = _mean_losses(flat, anchor_labels, points, own, margins)
-        far = torch.cdist(points, flat).masked_fill(own[:, None] != anchor_labels, torch.inf)
-        distances, nearest = far.min(1)
+        losses = _mean_losses(flat, anchor_labels, points, point_labels, margins)
+        distances = torch.cdist(points, flat).masked_fill(point_labels[:, None] != anchor_labels, torch.inf)
+        nearest_distances, nearest = distances.min(1)
         shares = torch.bincount(nearest, minlength=len(flat)).double() / len(points)
-        printed, weighted = with_anchors.mean(), (shares * with_anchors).sum()
-        found.append(
-            Gap(float(distances.max()), float((everything - printed).abs()), float((everything - weighted).abs()))
-        )
-    return found
+        printed = (all_pairs - losses.mean()).abs()
+        weighted = (all_pairs - (shares * losses).sum()).abs()
+        measured.append(Gap(float(nearest_distances.max()), float(printed), float(weighted)))
+    return measured
 
 
 def _mean_losses(
     one: torch.Tensor, one_labels: torch.Tensor, other: torch.Tensor, labels: torch.Tensor, margins: tuple[float, float]
 ) -> torch.Tensor:
-    """Of each of ``one``, over all of ``other``; by the thousand, as all distances of all test pictures take GBs."""
+    """Mean loss of each of ``one`` over all of ``other``; in chunks, as all distances together take GBs."""
     means = []
-    for points, own in zip(one.split(CHUNK), one_labels.split(CHUNK), strict=True):
+    for points, point_labels in zip(one.split(CHUNK), one_labels.split(CHUNK), strict=True):
         distances = torch.cdist(points, other)
-        same = own[:, None] == labels
+        same = point_labels[:, None] == labels
         means.append(torch.where(same, distances - margins[0], margins[1] - distances).clamp(min=0).mean(1))
     return torch.cat(means)
 
 
 def anchor_sets(vectors: Floats, labels: Labels, counts: tuple[int, ...], seed: int) -> dict[str, list[Floats]]:
-    """Anchors (classes, k, D) among the vectors for each k that the smallest class has: by k-centre, and by chance."""
+    """Choose k anchors of each class (classes, k, D), by k-centre and at random, for each k that all classes have."""
     classes = by_class(vectors, labels)
     possible = [count for count in counts if count <= min(map(len, classes))]
-    chance = np.random.default_rng(seed)
-    spread_out = [greedy_k_centre(own, max(possible, default=1)).indices for own in classes]
-    found: dict[str, list[Floats]] = {"k-centre": [], "random": []}
+    rng = np.random.default_rng(seed)
+    orders = [greedy_k_centre(points, max(possible, default=1)).indices for points in classes]
+    sets: dict[str, list[Floats]] = {"k-centre": [], "random": []}
     for count in possible:
-        rows = [order[:count] for order in spread_out]
-        drawn = [torch.from_numpy(chance.permutation(len(own))[:count]) for own in classes]
-        for name, which in (("k-centre", rows), ("random", drawn)):
-            chosen = [own[index] for own, index in zip(classes, which, strict=True)]
-            found[name].append(torch.stack(chosen).float().numpy())
-    return found
+        covering, random = [], []
+        for points, order in zip(classes, orders, strict=True):
+            covering.append(points[order[:count]])
+            random.append(points[rng.permutation(len(points))[:count]])
+        sets["k-centre"].append(torch.stack(covering).float().numpy())
+        sets["random"].append(torch.stack(random).float().numpy())
+    return sets
 
 
-def rank_correlation(one: list[float], other: list[float]) -> float:
-    """Spearman's; 0 where one of them does not vary."""
+def rank_correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Spearman's rank correlation; 0 if one side is constant."""
     from scipy.stats import spearmanr
 
     if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:

@@ -1,8 +1,8 @@
 """Proxy problems on pictures in memory: one problem for ever, alternating ones, and alternating ones against samples.
 
 ``fit`` trains, ``lookalike.training.ccp`` has the problems, and a recorder keeps what a plot needs of every problem:
-the held-out pictures at its best evaluation, its first and its converged proxies, and those of the next problem. All
-kinds have the same start, batches, steps and rate. Weights are chosen by MAP@R on held-out pictures.
+the held-out pictures at its best evaluation, its converged proxies, and those of the next problem. All kinds have the
+same start, batches, steps and rate. Weights are chosen by MAP@R on held-out pictures.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ EVALUATION_BATCH = 100
 
 
 class Part(NamedTuple):
-    """inputs: pictures (n, 3, H, W) of uint8, or features (n, N, C).  labels: (n,) from 0."""
+    """Inputs and labels of one part of the data."""
 
-    inputs: Tensor
-    labels: NDArray[np.int64]
+    inputs: Tensor  # pictures (n, 3, H, W) of uint8, or features (n, N, C)
+    labels: NDArray[np.int64]  # (n,) from 0
 
-    def batch(self, which: NDArray[np.int64] | slice) -> Tensor:
-        chosen = self.inputs[which]
+    def batch(self, positions: NDArray[np.int64] | slice) -> Tensor:
+        chosen = self.inputs[positions]
         if chosen.dtype != torch.uint8:
             return chosen
         return ((chosen.float() / 255 - 0.5) / 0.25).contiguous(memory_format=torch.channels_last)
@@ -55,22 +55,22 @@ class Parts(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """Of one run.  pull: lambda.  patience: evaluations without a better figure that end a problem."""
+    """Settings of one run."""
 
     steps: int
     evaluate_every: int
     rate: float
     proxies: int
     pool: int
-    pull: float
-    patience: int
+    pull: float  # lambda
+    patience: int  # evaluations without a better metric that end a problem
     batch: int
     per_class: int
     weight_decay: float
 
 
 class Snapshot(NamedTuple):
-    """A problem when it was at its best: held-out pictures (n, D) and proxies (classes * k, D), class by class."""
+    """A problem when it was at its best: held-out pictures (n, D) and proxies (classes, k, D)."""
 
     number: int
     step: int  # of its last evaluation
@@ -78,7 +78,6 @@ class Snapshot(NamedTuple):
     radius_before: float | None  # mean over classes: of the next pool, covered by these proxies; None if it did not end
     radius_after: float | None  # the same with the next proxies as well
     plane: Floats
-    began: Floats
     converged: Floats
     following: Floats | None  # where the next problem's proxies begin; None where the steps ended
 
@@ -90,27 +89,38 @@ class Course(NamedTuple):
     validation: Floats  # vectors of the held-out pictures there
     test: Floats  # vectors of the test pictures there
 
+    @property
+    def best_map_at_r(self) -> float:
+        return max(value for _, value in self.curve)
+
     def arrays(self) -> dict[str, Any]:
-        """For ``Context.part``."""
-        kept: dict[str, Any] = {"proxies": self.proxies, "validation": self.validation, "test": self.test}
-        for name in ("plane", "began", "converged"):
-            kept[name] = np.stack([getattr(snapshot, name) for snapshot in self.snapshots])
+        """Arrays and values for ``Context.cached``."""
         following = [snapshot.following for snapshot in self.snapshots if snapshot.following is not None]
-        kept["following"] = np.stack(following) if following else np.zeros((0, *self.proxies.shape), np.float32)
-        rows = [snapshot[:5] for snapshot in self.snapshots]
-        return {**kept, "curve": self.curve, "rows": rows}
+        return {
+            "proxies": self.proxies,
+            "validation": self.validation,
+            "test": self.test,
+            "plane": np.stack([snapshot.plane for snapshot in self.snapshots]),
+            "converged": np.stack([snapshot.converged for snapshot in self.snapshots]),
+            "following": np.array(following, np.float32),
+            "curve": self.curve,
+            "rows": [snapshot[:5] for snapshot in self.snapshots],
+        }
 
     @classmethod
-    def of(cls, kept: dict[str, Any]) -> Course:
-        following = [*kept["following"], *[None] * (len(kept["rows"]) - len(kept["following"]))]
-        snapshots = [
-            Snapshot(row[0], row[1], row[2], row[3], row[4], plane, began, converged, after)
-            for row, plane, began, converged, after in zip(
-                kept["rows"], kept["plane"], kept["began"], kept["converged"], following, strict=True
-            )
-        ]
-        curve = [(int(step), float(figure)) for step, figure in kept["curve"]]
-        return cls(snapshots, curve, kept["proxies"], kept["validation"], kept["test"])
+    def of(cls, values: dict[str, Any], classes: int) -> Course:
+        """Restore a course from ``arrays``."""
+        dim = values["proxies"].shape[-1]
+        snapshots = []
+        for i, row in enumerate(values["rows"]):
+            converged = values["converged"][i].reshape(classes, -1, dim)
+            following = None
+            if i < len(values["following"]):  # the steps may have ended before the last problem did
+                following = values["following"][i].reshape(classes, -1, dim)
+            snapshots.append(Snapshot._make([*row, values["plane"][i], converged, following]))
+        curve = [(int(step), float(value)) for step, value in values["curve"]]
+        proxies = values["proxies"].reshape(classes, -1, dim)
+        return cls(snapshots, curve, proxies, values["validation"], values["test"])
 
 
 class Learner(nn.Module):
@@ -135,8 +145,9 @@ class Learner(nn.Module):
 class Recorder:
     """Reports evaluations to the problems, and records what a plot needs of each of them."""
 
-    def __init__(self, problems: ProxyProblems, optimizer: torch.optim.Optimizer, validation: Part) -> None:
-        self.problems, self.optimizer, self.validation = problems, optimizer, validation
+    def __init__(self, problems: ProxyProblems, optimizer: torch.optim.Optimizer, parts: Parts) -> None:
+        self.problems, self.optimizer = problems, optimizer
+        self.validation, self.classes = parts.validation, parts.classes
         self.snapshots: list[Snapshot] = []
         self.curve: list[tuple[int, float]] = []
         self.vectors: Floats = np.zeros(0, np.float32)  # of the held-out pictures at this evaluation
@@ -163,7 +174,7 @@ class Recorder:
             self._start_problem(figure)
         elif self.problems.waited == 0:
             self.plane, self.figure = self.vectors, figure
-            self.converged = _clipped(self.problems.solution["proxies"])
+            self.converged = self._by_class(self.problems.solution["proxies"])
             if figure > self.best:
                 self.best, self.best_proxies, self.best_vectors = figure, self.converged, self.vectors
 
@@ -173,17 +184,22 @@ class Recorder:
             self._record(self.problems.number, step, (None, None), None)
 
     def _start_problem(self, figure: float) -> None:
-        self.began = self.converged = self._proxies()
+        self.converged = self._proxies()
         self.plane, self.figure = self.vectors, figure
 
     def _record(
         self, number: int, step: int, radii: tuple[float | None, float | None], following: Floats | None
     ) -> None:
-        snapshot = Snapshot(number, step, self.figure, *radii, self.plane, self.began, self.converged, following)
+        snapshot = Snapshot(number, step, self.figure, *radii, self.plane, self.converged, following)
         self.snapshots.append(snapshot)
 
     def _proxies(self) -> Floats:
-        return _clipped(self.problems.objective.solution(self.problems.embed))
+        return self._by_class(self.problems.objective.solution(self.problems.embed))
+
+    def _by_class(self, proxies: Tensor) -> Floats:
+        """Clip proxies (classes * k, D) to the unit ball, and return them as (classes, k, D)."""
+        grouped: Floats = clip(proxies.detach()).reshape(self.classes, -1, proxies.shape[-1]).numpy()
+        return grouped
 
 
 def solve(
@@ -221,7 +237,7 @@ def solve(
         seed=seed,
     )
     optimizer = torch.optim.Adam(_groups(model, objective, budget.weight_decay), lr=budget.rate)
-    recorder = Recorder(problems, optimizer, parts.validation)
+    recorder = Recorder(problems, optimizer, parts)
     fit(
         Learner(model, objective, train),
         _batches(train.labels, budget, seed),
@@ -255,11 +271,6 @@ def vectors_of(model: nn.Module, part: Part) -> Tensor:
 
 def map_at_r(vectors: Floats, labels: NDArray[np.int64]) -> float:
     return retrieval_metrics(vectors, labels, distance="l2", ks=(1,))["MAP@R"]
-
-
-def _clipped(proxies: Tensor) -> Floats:
-    found: Floats = clip(proxies.detach()).numpy()
-    return found
 
 
 def _groups(model: nn.Module, objective: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

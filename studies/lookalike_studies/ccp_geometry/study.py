@@ -1,32 +1,34 @@
 """Chance-constrained programming in the plane: proxies of one problem collapse, alternating ones cover the classes.
 
-Digits (or drawn letters) are embedded in the unit disc by a ResNetV2-20, by one proxy problem for ever, by alternating
-ones, and by alternating ones against samples, from the same start with the same batches. A second part asks what
-becomes of classes that nobody has seen: vectors by t-SNE, covering radius and distance between classes. The rules of
-the verdicts stand in ``ccp_geometry_claims``.
+A ResNetV2-20 embeds digits (or drawn letters) in the unit disc. It is trained with a single proxy problem, with
+alternating problems, and with alternating problems against samples; start and batches are the same. A second part
+measures classes that were not trained: covering radius, distance between classes, and a t-SNE picture.
 
 Reference: Gürbüz's thesis, section 3.3.1, Figures 3.2 and 3.3, Proposition 3.2.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lookalike import objectives
-from lookalike._util.checks import check_count, check_range
+from lookalike._util.checks import check_count
+from lookalike._util.settings import check_settings
+from lookalike.data.pictures import Pictures
 from lookalike.models import Embedder, Head, create_backbone
 from lookalike.objectives import PairObjective
 from lookalike.report.seeds import check_seeds
 from lookalike_studies.ccp_geometry.claims import (
     Courses,
     Gaps,
+    Measured,
     alternating_claim,
-    by_class_and_number,
     collapse_claim,
     diversity_claim,
     early_note,
@@ -45,253 +47,299 @@ from lookalike_studies.framework.context import Context
 from lookalike_studies.framework.study import Study, StudyResult, setting
 
 NETWORK = "resnetv2-20"
-KINDS = (ONE, ALTERNATING, SAMPLES)
+DRAWN = "drawn letters"
 
 
 @dataclass(frozen=True)
 class CcpGeometry:
-    dim: int = setting("of the embedding")
-    proxies: int = setting("of each class")
+    """Settings of the study; those of the part with unseen classes begin with ``unseen_``."""
+
+    dim: int = setting("embedding size", least=1)
+    proxies: int = setting("proxies of each class", least=1)
     pool: int = setting("pictures of each class that proxies are chosen from, b")
     pull: float = setting("lambda")
-    problem_patience: int = setting("evaluations without a better figure that end a problem")
-    margins: tuple[float, ...] = setting("of the loss, positive and negative")
-    rates: tuple[float, ...] = setting("learning rates to choose from")
-    batch: int = setting("pictures per step")
-    per_class: int = setting("of them of each class")
-    weight_decay: float = setting("of Adam")
+    problem_patience: int = setting("evaluations without a better metric that end a problem", least=1)
+    margins: tuple[float, float] = setting("positive and negative margin of the loss")
+    rates: tuple[float, ...] = setting("learning rates to choose from", above=0)
+    batch: int = setting("pictures per step", least=1)
+    per_class: int = setting("pictures of each class in a batch", least=1)
+    weight_decay: float = setting("weight decay of Adam")
     letters: int = setting("classes of the drawn set")
-    train: int = setting("pictures of each class", budget=True)
-    validation: int = setting("pictures of each class", budget=True)
-    test: int = setting("pictures of each class", budget=True)
-    evaluate_every: int = setting("steps", budget=True)
-    steps: int = setting("of each run", budget=True)
-    pilot_steps: int = setting("for each rate", budget=True)
-    seeds: tuple[int, ...] = setting("of the runs", budget=True)
-    anchors: tuple[int, ...] = setting("of each class, for the proposition")
-    unseen_dim: int = setting("of the embedding, where classes are unseen")
-    unseen_proxies: int = setting("likewise")
-    unseen_pool: int = setting("likewise")
-    unseen_margin: float = setting("of the loss there")
-    unseen_rate: float = setting("of photographs, where a projection is trained; letters choose from rates")
-    unseen_backbone: str = setting("of photographs, frozen")
-    unseen_size: int = setting("of photographs, in pixels")
+    train: int = setting("training pictures of each class", budget=True, least=1)
+    validation: int = setting("held-out pictures of each class", budget=True, least=2)
+    test: int = setting("test pictures of each class", budget=True, least=2)
+    evaluate_every: int = setting("steps between evaluations", budget=True, least=1)
+    steps: int = setting("steps of each run", budget=True, least=1)
+    pilot_steps: int = setting("steps for each rate to choose from", budget=True, least=1)
+    seeds: tuple[int, ...] = setting("seeds of the runs", budget=True)
+    anchors: tuple[int, ...] = setting("anchors of each class, for the proposition", least=1)
+    unseen_dim: int = setting("embedding size", least=1)
+    unseen_proxies: int = setting("proxies of each class", least=1)
+    unseen_pool: int = setting("pictures of each class that proxies are chosen from")
+    unseen_margin: float = setting("margin of the loss", above=0)
+    unseen_rate: float = setting("learning rate for photographs; letters choose from rates", above=0)
+    unseen_backbone: str = setting("frozen backbone for photographs")
+    unseen_size: int = setting("size of photographs, in pixels")
     unseen_letters: int = setting("classes of the drawn set", budget=True)
-    unseen_each: int = setting("pictures of each letter", budget=True)
-    unseen_letter_steps: int = setting("of each run there, with letters", budget=True)
-    unseen_steps: int = setting("of each run there, with photographs", budget=True)
-    unseen_evaluate_every: int = setting("steps, with photographs", budget=True)
-    unseen_seeds: tuple[int, ...] = setting("of the runs there", budget=True)
+    unseen_each: int = setting("pictures of each letter", budget=True, least=2)
+    unseen_letter_steps: int = setting("steps of each run with letters", budget=True, least=1)
+    unseen_steps: int = setting("steps of each run with photographs", budget=True, least=1)
+    unseen_evaluate_every: int = setting("steps between evaluations, with photographs", budget=True, least=1)
+    unseen_seeds: tuple[int, ...] = setting("seeds of the runs", budget=True)
 
     def __post_init__(self) -> None:
-        counts = ("dim", "proxies", "problem_patience", "batch", "per_class", "train", "evaluate_every", "steps")
-        unseen = ("unseen_dim", "unseen_proxies", "unseen_steps", "unseen_letter_steps", "unseen_evaluate_every")
-        for name in (*counts, "pilot_steps", *unseen):
-            check_count(name, getattr(self, name))
-        for name in ("validation", "test", "unseen_each"):
-            check_count(name, getattr(self, name), least=2)
-        if self.batch % self.per_class:
-            raise ValueError(f"batch must be a multiple of per_class {self.per_class}, got {self.batch}")
-        at_once = max(2, self.batch // self.per_class)
-        check_count("letters", self.letters, least=at_once)  # a batch has so many classes
-        check_count("unseen_letters", self.unseen_letters, least=-(-3 * at_once // 2))  # a third is held out
-        if len(self.margins) != 2:
-            raise ValueError(f"margins must be two numbers, positive and negative, got {self.margins}")
-        for name, least in (("pool", self.proxies), ("unseen_pool", self.unseen_proxies)):
-            check_count(name, getattr(self, name), least=least)
+        check_settings(self)
         check_seeds(self.seeds)
         check_seeds(self.unseen_seeds, "unseen_seeds")
+        check_count("pool", self.pool, least=self.proxies)
+        check_count("unseen_pool", self.unseen_pool, least=self.unseen_proxies)
+        if self.batch % self.per_class:
+            raise ValueError(f"batch must be a multiple of per_class {self.per_class}, got {self.batch}")
+        classes_of_batch = max(2, self.batch // self.per_class)
+        check_count("letters", self.letters, least=classes_of_batch)
+        check_count("unseen_letters", self.unseen_letters, least=-(-3 * classes_of_batch // 2))  # a third is held out
         for name in ("rates", "anchors"):
             if not getattr(self, name):
                 raise ValueError(f"{name} must not be empty")
-        for rate in self.rates:
-            check_range("every one of rates", rate, 0, None)
-        for name in ("unseen_rate", "unseen_margin"):
-            check_range(name, getattr(self, name), 0, None)
-        for each in self.anchors:
-            check_count("every one of anchors", each)
 
-    def plane_budget(self, rate: float, steps: int) -> Budget:
-        problem = (self.proxies, self.pool, self.pull, self.problem_patience)
-        return Budget(steps, self.evaluate_every, rate, *problem, self.batch, self.per_class, self.weight_decay)
+    def plane_budget(self) -> Budget:
+        return Budget(
+            steps=self.steps,
+            evaluate_every=self.evaluate_every,
+            rate=self.rates[0],
+            proxies=self.proxies,
+            pool=self.pool,
+            pull=self.pull,
+            patience=self.problem_patience,
+            batch=self.batch,
+            per_class=self.per_class,
+            weight_decay=self.weight_decay,
+        )
 
-    def unseen_budget(self, rate: float, steps: int) -> Budget:
-        problem = (self.unseen_proxies, self.unseen_pool, self.pull, self.problem_patience)
-        return Budget(steps, self.unseen_evaluate_every, rate, *problem, self.batch, self.per_class, self.weight_decay)
+    def letter_budget(self) -> Budget:
+        return self.plane_budget()._replace(
+            steps=self.unseen_letter_steps, proxies=self.unseen_proxies, pool=self.unseen_pool
+        )
 
-    def letter_budget(self, rate: float, steps: int) -> Budget:
-        return self.unseen_budget(rate, steps)._replace(evaluate_every=self.evaluate_every)
-
-
-def run(settings: CcpGeometry, context: Context) -> StudyResult:
-    from lookalike_studies.ccp_geometry.plots import draw_gap, draw_plane, draw_problems, draw_unseen
-
-    shared, strange = sources(context.data)
-    parts, names = with_shared_classes(shared, settings.letters, settings.train, settings.validation, settings.test)
-    loss = objectives.create(
-        "c2", positive_margin=settings.margins[0], negative_margin=settings.margins[1], normalise=False
-    )
-    assert isinstance(loss, PairObjective)
-
-    def network() -> nn.Module:
-        embedder = Embedder(create_backbone(NETWORK), settings.dim, "average", normalise="clip")
-        return embedder.to(memory_format=torch.channels_last)
-
-    race = Race("plane", parts, loss, settings.dim, network, settings.plane_budget, settings, context)
-    rate = race.choose_rate(settings.rates)
-    courses = {kind: [race.run(kind, rate, settings.steps, seed) for seed in settings.seeds] for kind in KINDS}
-    measured = {kind: [measure(course, parts) for course in runs] for kind, runs in courses.items()}
-    found_gaps = all_gaps(courses, parts, settings)
-
-    unseen_parts, unseen_race = _unseen_race(strange, settings, context)
-    unseen_rate = unseen_race.choose_rate(settings.rates if strange is None else (settings.unseen_rate,))
-    unseen_steps = settings.unseen_letter_steps if strange is None else settings.unseen_steps
-    unseen = {
-        kind: [unseen_race.run(kind, unseen_rate, unseen_steps, seed) for seed in settings.unseen_seeds]
-        for kind in (ONE, ALTERNATING)
-    }
-    held_out = {kind: [measure_unseen(course, unseen_parts) for course in runs] for kind, runs in unseen.items()}
-    what = shared.name if shared is not None else "drawn letters"
-    unseen_what = strange.name if strange is not None else "drawn letters"
-    test = {kind: [map_at_r(each.test, unseen_parts.test.labels) for each in runs] for kind, runs in unseen.items()}
-    return StudyResult(
-        claims=[
-            collapse_claim(measured),
-            alternating_claim(measured, what),
-            diversity_claim(courses, parts),
-            samples_claim(measured, what),
-            proposition_claim(found_gaps, measured, parts.classes),
-            unseen_claim(held_out, test, unseen_what),
-        ],
-        figures={
-            "plane": (
-                draw_plane(courses, parts.validation.labels, names, settings.proxies),
-                f"Held-out pictures of {what} in the disc when a problem was at its best; squares: its proxies, "
-                "circles: those of the next problem",
-            ),
-            "problems": (draw_problems(courses, parts.validation.labels, settings.proxies), "Problem by problem"),
-            "gap": (draw_gap(found_gaps), "The loss gap of Proposition 3.2.2 against the covering radius"),
-            "unseen": (
-                draw_unseen(unseen, unseen_parts.validation.labels, held_out),
-                f"Held-out classes of {unseen_what}, by t-SNE",
-            ),
-        },
-        tables={
-            "plane": plane_table(measured, what),
-            "unseen": unseen_table(held_out, test, unseen_what),
-        },
-        numbers={
-            "rate": rate,
-            "unseen_rate": unseen_rate,
-            "plane": {kind: [each._asdict() for each in runs] for kind, runs in measured.items()},
-            "unseen": {
-                kind: [{name: each for name, each in run._asdict().items() if each == each} for run in runs]  # no NaN
-                for kind, runs in held_out.items()
-            },
-            "unseen_test": test,
-            "gaps": {
-                f"{way}, {kind}": [[each._asdict() for each in sets] for sets in runs]
-                for (way, kind), runs in found_gaps.items()
-            },
-            "curves": {kind: [course.curve for course in runs] for kind, runs in courses.items()},
-            "problems": {
-                kind: [
-                    [(*each[:5], spread(by_class_and_number(each.converged, parts))) for each in run.snapshots]
-                    for run in runs
-                ]
-                for kind, runs in courses.items()
-            },
-        },
-        notes=[
-            f"Rate chosen on held-out pictures with one problem: {rate:g} in the disc"
-            + (f", {unseen_rate:g} for unseen letters." if strange is None else "."),
-            *early_note(courses),
-            *([] if shared is not None else ["Drawn letters stand for MNIST: --data mnist:FOLDER names the digits."]),
-            *([] if strange is not None else ["Drawn letters stand for CUB: --data cub:FOLDER names the birds."]),
-            *(
-                [f"{settings.unseen_backbone} is frozen and its features averaged; the thesis trains a whole network."]
-                if strange is not None
-                else []
-            ),
-        ],
-    )
+    def photograph_budget(self) -> Budget:
+        return self.letter_budget()._replace(
+            steps=self.unseen_steps, evaluate_every=self.unseen_evaluate_every, rate=self.unseen_rate
+        )
 
 
 class Race(NamedTuple):
-    """Runs of several kinds that have the data, the loss and the start in common."""
+    """Runs of several kinds with the same data, loss, start and budget."""
 
     name: str
     parts: Parts
     loss: PairObjective
     dim: int
     network: Callable[[], nn.Module]
-    budget: Callable[[float, int], Budget]
-    settings: CcpGeometry
+    budget: Budget
     context: Context
 
-    def run(self, kind: str, rate: float, steps: int, seed: int) -> Course:
+    def run(self, kind: str, budget: Budget, seed: int) -> Course:
         def compute() -> dict[str, Any]:
             torch.manual_seed(seed)
             model = self.network()
-            with self.context.display.bar(steps, f"{self.name}, {kind}, seed {seed}", " steps") as tick:
-                budget = self.budget(rate, steps)
+            with self.context.display.bar(budget.steps, f"{self.name}, {kind}, seed {seed}", " steps") as tick:
                 return solve(kind, model, self.loss, self.dim, self.parts, budget, seed, tick).arrays()
 
-        part = f"{self.name} {kind} {rate} {steps} {seed}"
-        return Course.of(self.context.cached(part, compute, ignore=("seeds", "unseen_seeds", "rates", "anchors")))
+        key = f"{self.name} {kind} {budget.rate} {budget.steps} {seed}"
+        values = self.context.cached(key, compute, ignore=("seeds", "unseen_seeds", "rates", "anchors"))
+        return Course.of(values, self.parts.classes)
 
-    def choose_rate(self, rates: tuple[float, ...]) -> float:
-        """The one whose single problem has the best figure on what is held out, after the pilot's steps."""
-        seed, steps = self.settings.seeds[0], self.settings.pilot_steps
+    def run_all(self, kinds: Sequence[str], rate: float, seeds: Sequence[int]) -> Courses:
+        budget = self.budget._replace(rate=rate)
+        courses: Courses = {}
+        for kind in kinds:
+            courses[kind] = [self.run(kind, budget, seed) for seed in seeds]
+        return courses
+
+    def choose_rate(self, rates: Sequence[float], steps: int, seed: int) -> float:
+        """Choose the rate whose single problem has the best MAP@R on held-out pictures after ``steps``."""
         if len(rates) == 1:
             return rates[0]
-        best = {rate: max(figure for _, figure in self.run(ONE, rate, steps, seed).curve) for rate in rates}
-        told = ", ".join(f"{rate:g}: {100 * figure:.1f}" for rate, figure in best.items())
-        self.context.display.say(f"{self.name}, MAP@R on what is held out after {steps} steps by rate: {told}")
+        best = {}
+        for rate in rates:
+            course = self.run(ONE, self.budget._replace(rate=rate, steps=steps), seed)
+            best[rate] = course.best_map_at_r
+        by_rate = ", ".join(f"{rate:g}: {100 * value:.1f}" for rate, value in best.items())
+        self.context.display.say(f"{self.name}, MAP@R on held-out pictures after {steps} steps by rate: {by_rate}")
         return max(best, key=lambda rate: best[rate])
 
 
-def _unseen_race(strange: Any, settings: CcpGeometry, context: Context) -> tuple[Parts, Race]:
+class Plane(NamedTuple):
+    """Runs in the disc, with classes that training and test share."""
+
+    source: str
+    class_names: list[str]
+    parts: Parts
+    rate: float
+    courses: Courses
+    measured: dict[str, list[Measured]]
+    gaps: Gaps
+
+
+class Unseen(NamedTuple):
+    """Runs that are measured on classes that were not trained."""
+
+    source: str
+    parts: Parts
+    rate: float
+    courses: Courses
+    measured: dict[str, list[Measured]]  # on held-out classes
+    test: dict[str, list[float]]  # MAP@R on test classes
+
+
+def run(settings: CcpGeometry, context: Context) -> StudyResult:
+    shared, photographs = sources(context.data)
+    plane = _run_plane(shared, settings, context)
+    unseen = _run_unseen(photographs, settings, context)
+    return StudyResult(
+        claims=[
+            collapse_claim(plane.measured),
+            alternating_claim(plane.measured, plane.source),
+            diversity_claim(plane.courses, plane.parts),
+            samples_claim(plane.measured, plane.source),
+            proposition_claim(plane.gaps, plane.measured, plane.parts.classes),
+            unseen_claim(unseen.measured, unseen.test, unseen.source),
+        ],
+        figures=_figures(plane, unseen),
+        tables={
+            "plane": plane_table(plane.measured, plane.source),
+            "unseen": unseen_table(unseen.measured, unseen.test, unseen.source),
+        },
+        numbers=_numbers(plane, unseen),
+        notes=_notes(plane, unseen, settings),
+    )
+
+
+def _run_plane(shared: Pictures | None, settings: CcpGeometry, context: Context) -> Plane:
+    parts, names = with_shared_classes(shared, settings.letters, settings.train, settings.validation, settings.test)
+    positive, negative = settings.margins
+    loss = objectives.create("c2", positive_margin=positive, negative_margin=negative, normalise=False)
+    assert isinstance(loss, PairObjective)
+    network = partial(_create_embedder, settings.dim)
+    race = Race("plane", parts, loss, settings.dim, network, settings.plane_budget(), context)
+    rate = race.choose_rate(settings.rates, settings.pilot_steps, settings.seeds[0])
+    courses = race.run_all((ONE, ALTERNATING, SAMPLES), rate, settings.seeds)
+    measured = {}
+    for kind, runs in courses.items():
+        measured[kind] = [measure(course, parts) for course in runs]
+    source = DRAWN if shared is None else shared.name
+    return Plane(source, names, parts, rate, courses, measured, all_gaps(courses, parts, settings))
+
+
+def _run_unseen(photographs: Pictures | None, settings: CcpGeometry, context: Context) -> Unseen:
+    dim = settings.unseen_dim
+    if photographs is None:
+        source, rates, budget = DRAWN, settings.rates, settings.letter_budget()
+        parts = drawn_with_unseen_classes(settings.unseen_letters, settings.unseen_each)
+        network: Callable[[], nn.Module] = partial(_create_embedder, dim)
+    else:
+        source, rates, budget = photographs.name, (settings.unseen_rate,), settings.photograph_budget()
+        parts = features_of(photographs, settings.unseen_backbone, settings.unseen_size, context)
+        network = partial(_create_projection, parts.train.inputs.flatten(0, 1), dim)
     loss = objectives.create("c1", margin=settings.unseen_margin, normalise=False)
     assert isinstance(loss, PairObjective)
-    dim = settings.unseen_dim
-    if strange is None:
-        parts = drawn_with_unseen_classes(settings.unseen_letters, settings.unseen_each)
+    race = Race("unseen", parts, loss, dim, network, budget, context)
+    rate = race.choose_rate(rates, settings.pilot_steps, settings.seeds[0])
+    courses = race.run_all((ONE, ALTERNATING), rate, settings.unseen_seeds)
+    measured, test = {}, {}
+    for kind, runs in courses.items():
+        measured[kind] = [measure_unseen(course, parts) for course in runs]
+        test[kind] = [map_at_r(course.test, parts.test.labels) for course in runs]
+    return Unseen(source, parts, rate, courses, measured, test)
 
-        def network() -> nn.Module:
-            embedder = Embedder(create_backbone(NETWORK), dim, "average", normalise="clip")
-            return embedder.to(memory_format=torch.channels_last)
 
-        budget = settings.letter_budget
-    else:
-        parts = features_of(strange, settings.unseen_backbone, settings.unseen_size, context)
+def _create_embedder(dim: int) -> nn.Module:
+    embedder = Embedder(create_backbone(NETWORK), dim, "average", normalise="clip")
+    return embedder.to(memory_format=torch.channels_last)
 
-        def network() -> nn.Module:
-            features = parts.train.inputs.flatten(0, 1)
-            head = Head(features.shape[1], dim, "average", normalise="clip")
-            with torch.no_grad():
-                head.start_from_pca(features, scale_to_median_norm=1.0)
-            return head
 
-        budget = settings.unseen_budget
-    return parts, Race("unseen", parts, loss, dim, network, budget, settings, context)
+def _create_projection(features: Tensor, dim: int) -> nn.Module:
+    head = Head(features.shape[1], dim, "average", normalise="clip")
+    with torch.no_grad():
+        head.start_from_pca(features, scale_to_median_norm=1.0)
+    return head
 
 
 def all_gaps(courses: Courses, parts: Parts, settings: CcpGeometry) -> Gaps:
-    """Anchors among the test pictures under the best weights of every run, and the proxies of every problem."""
-    margins = (settings.margins[0], settings.margins[1])
-    found: Gaps = {}
+    """Measure gaps with anchors among the test pictures of every run, and with the proxies of every problem."""
+    gaps_by_way: Gaps = {}
     for kind in (ONE, ALTERNATING):
         for seed, course in zip(settings.seeds, courses[kind], strict=True):
             sets = anchor_sets(course.test, parts.test.labels, settings.anchors, seed)
-            of_run = {way: gaps(course.test, parts.test.labels, anchors, margins) for way, anchors in sets.items()}
-            of_run["proxies"] = [
-                gaps(each.plane, parts.validation.labels, [by_class_and_number(each.converged, parts)], margins)[0]
-                for each in course.snapshots
-            ]
-            for way, own in of_run.items():
-                found.setdefault((way, kind), []).append(own)
-    return found
+            for way, anchors in sets.items():
+                gaps_of_run = gaps(course.test, parts.test.labels, anchors, settings.margins)
+                gaps_by_way.setdefault((way, kind), []).append(gaps_of_run)
+            gaps_of_run = []
+            for problem in course.snapshots:
+                gaps_of_run += gaps(problem.plane, parts.validation.labels, [problem.converged], settings.margins)
+            gaps_by_way.setdefault(("proxies", kind), []).append(gaps_of_run)
+    return gaps_by_way
+
+
+def _figures(plane: Plane, unseen: Unseen) -> dict[str, Any]:
+    from lookalike_studies.ccp_geometry.plots import draw_gap, draw_plane, draw_problems, draw_unseen
+
+    labels = plane.parts.validation.labels
+    return {
+        "plane": (
+            draw_plane(plane.courses, labels, plane.class_names),
+            f"Held-out pictures of {plane.source} in the disc when a problem was at its best; squares: its proxies, "
+            "circles: those of the next problem",
+        ),
+        "problems": (draw_problems(plane.courses, labels), "Problem by problem"),
+        "gap": (draw_gap(plane.gaps), "The loss gap of Proposition 3.2.2 against the covering radius"),
+        "unseen": (
+            draw_unseen(unseen.courses, unseen.parts.validation.labels, unseen.measured),
+            f"Held-out classes of {unseen.source}, by t-SNE",
+        ),
+    }
+
+
+def _numbers(plane: Plane, unseen: Unseen) -> dict[str, Any]:
+    measured, curves, problems, held_out, all_sets = {}, {}, {}, {}, {}
+    for kind, runs in plane.courses.items():
+        measured[kind] = [values._asdict() for values in plane.measured[kind]]
+        curves[kind] = [course.curve for course in runs]
+        problems[kind] = [_problem_rows(course) for course in runs]
+    for kind, runs_of_kind in unseen.measured.items():
+        held_out[kind] = [values.known_values() for values in runs_of_kind]
+    for (way, kind), sets_of_runs in plane.gaps.items():
+        all_sets[f"{way}, {kind}"] = [[gap._asdict() for gap in sets] for sets in sets_of_runs]
+    return {
+        "rate": plane.rate,
+        "unseen_rate": unseen.rate,
+        "plane": measured,
+        "unseen": held_out,
+        "unseen_test": unseen.test,
+        "gaps": all_sets,
+        "curves": curves,
+        "problems": problems,
+    }
+
+
+def _problem_rows(course: Course) -> list[tuple[Any, ...]]:
+    """Number, step, MAP@R, both radii and the spread of the converged proxies, for each problem."""
+    return [(*problem[:5], spread(problem.converged)) for problem in course.snapshots]
+
+
+def _notes(plane: Plane, unseen: Unseen, settings: CcpGeometry) -> list[str]:
+    chosen = f"Rate chosen on held-out pictures with one problem: {plane.rate:g} in the disc"
+    if unseen.source == DRAWN:
+        chosen += f", {unseen.rate:g} for unseen letters"
+    notes = [f"{chosen}.", *early_note(plane.courses)]
+    if plane.source == DRAWN:
+        notes.append("Drawn letters stand for MNIST: --data mnist:FOLDER names the digits.")
+    if unseen.source == DRAWN:
+        notes.append("Drawn letters stand for CUB: --data cub:FOLDER names the birds.")
+    else:
+        frozen = f"{settings.unseen_backbone} is frozen and its features averaged"
+        notes.append(f"{frozen}; the thesis trains a whole network.")
+    return notes
 
 
 STUDY = Study(
