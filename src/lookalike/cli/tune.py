@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ EXAMPLE = (
     "lookalike tune --data glyphs --protocol quick --loss c2 --pooling gsp --trials 30 --out tuning/glyphs "
     '--search "pooling_settings.num_prototypes=[16,32,64,128]; pooling_settings.sharpness=log(0.5,20)"'
 )
-DEFAULT_TRIALS = 30  # for samplers without an end
-MAX_GRID = 1000  # points of a grid that is searched completely without --trials
 
 
 @dataclass
@@ -67,10 +64,18 @@ def run(argv: list[str]) -> int:
     from lookalike._util.files import require_writable
     from lookalike.report.tuning import describe_best, write_report
     from lookalike.tuning.study import Tuning
+    from lookalike.tuning.task import make_task
 
     require_writable(settings.out)
     plan = _load_plan(settings)
-    task, trials = _make_task(settings, plan)
+    task, trials = make_task(
+        plan,
+        settings.data,
+        check=settings.check,
+        seeds=settings.seeds,
+        seed=settings.seed,
+        variant=settings.variant,
+    )
     task.check()
     tuning = Tuning(task, settings.out, settings.storage, settings.expires)
     if is_worker():
@@ -88,7 +93,7 @@ def run(argv: list[str]) -> int:
     results = _collect_results(tuning, plan)
     written = write_report(results, settings.out)
     if "--json" in flags:
-        print(json.dumps(_as_dict(results)))
+        print(json.dumps(results.as_dict()))
     else:
         print(describe_best(results))
         if results.best is not None:
@@ -119,82 +124,6 @@ def _load_plan(settings: TuneSettings) -> Any:
     return replace(plan, **overrides, set=merge(plan.set, fixed))
 
 
-def _make_task(settings: TuneSettings, plan: Any) -> tuple[Any, int]:
-    """The search and its number of trials."""
-    from lookalike.experiments.choices import parse_choices
-    from lookalike.experiments.plan import load_sources, loss_names, parse_methods, pooling_names, with_seeds
-    from lookalike.experiments.protocol import load_protocol
-    from lookalike.tuning.space import parse_space, space_of
-    from lookalike.tuning.task import Task
-
-    if plan.runs:
-        space = space_of(plan.runs)
-    else:
-        space = parse_space(plan.search)
-    loss = _single(parse_choices(plan.loss, loss_names(), "loss"), "loss")
-    pooling = _single(parse_choices(plan.pooling, pooling_names(), "pooling"), "pooling")
-    [methods] = parse_methods(plan.methods)
-    protocol = with_seeds(load_protocol(plan.protocol), settings.seeds)
-    for name in space:
-        if _is_set(name, plan.set):
-            raise UsageError(f"{name} is both searched and set")
-    sampler, points = _choose_sampler(plan, space, settings.seed)
-    prune = plan.prune
-    if prune is None:
-        prune = points is None
-    [pictures] = load_sources([settings.data], check=settings.check).values()
-    task = Task(
-        protocol,
-        settings.data,
-        pictures,
-        loss,
-        pooling,
-        methods,
-        space,
-        plan.set,
-        points,
-        sampler,
-        settings.seed,
-        prune,
-        settings.variant,
-    )
-    if points is None:
-        return task, plan.trials or DEFAULT_TRIALS
-    return task, min(plan.trials or len(points), len(points))
-
-
-def _choose_sampler(plan: Any, space: dict[str, Any], seed: int) -> tuple[str, list[dict[str, Any]] | None]:
-    """The sampler, and the points to try in order; None for samplers that choose the points."""
-    from lookalike.tuning.space import grid
-
-    if plan.runs:
-        return "list", plan.runs
-    sizes = [len(axis.values) for axis in space.values() if axis.kind == "list"]
-    is_finite = len(sizes) == len(space)
-    size = prod(sizes)
-    sampler = plan.sampler
-    if sampler == "auto":
-        sampler = "tpe"
-        if is_finite and size <= (plan.trials or MAX_GRID):
-            sampler = "grid"
-    if sampler != "grid":
-        return sampler, None
-    if plan.trials is None and is_finite and size > MAX_GRID:
-        raise UsageError(f"the grid has {size:,} points: choose how many of them to try with --trials")
-    return sampler, grid(space, seed)
-
-
-def _is_set(name: str, settings: dict[str, Any]) -> bool:
-    outer, dot, inner = name.partition(".")
-    return outer in settings and (not dot or inner in settings[outer])
-
-
-def _single(choices: list[Any], what: str) -> Any:
-    if len(choices) > 1:
-        raise UsageError(f"name one {what}, got {', '.join(map(str, choices))}; to compare them, search {what}=[...]")
-    return choices[0]
-
-
 def _print_plan(tuning: Any, trials: int, workers: int) -> None:
     from lookalike.data.files import counted
     from lookalike.experiments.estimate import describe_estimate, estimate
@@ -222,76 +151,13 @@ def _print_plan(tuning: Any, trials: int, workers: int) -> None:
 def _collect_results(tuning: Any, plan: Any) -> Any:
     import yaml
 
-    from lookalike.tuning.results import StudyResults, best_trial
+    from lookalike.tuning.results import best_trial, collect_results
 
-    task, trial_results = tuning.task, tuning.trials()
-    best, train, config = best_trial(trial_results), "", ""
+    trials = tuning.trials()
+    best = best_trial(trials)
+    command, config = "", ""
     if best is not None:
-        settings = task.plan(best.params).cells[0].settings
-        train = train_command(settings, task.source)
+        settings = tuning.task.plan(best.params).cells[0].settings
+        command = train_command(settings, tuning.task.source)
         config = yaml.safe_dump(changed_settings(settings), sort_keys=False, allow_unicode=True)
-    published_means = _published_means(task, trial_results, plan.published)
-    source = ""
-    if published_means:
-        source = f"thesis Table {plan.published}, CUB"
-    return StudyResults(
-        plan.title or f"Tuning of {task.loss} + {task.pooling}",
-        _describe(task),
-        task.monitor,
-        task.space,
-        trial_results,
-        tuning.importance(),
-        train,
-        config,
-        plan.open,
-        published_means,
-        source,
-    )
-
-
-def _published_means(task: Any, trial_results: list[Any], table: str) -> dict[int, float]:
-    """Published results with the settings of a trial, by the trial's number."""
-    from lookalike.experiments.published import published
-    from lookalike.tuning.space import short_names
-
-    means: dict[int, float] = {}
-    if not table:
-        return means
-    short = short_names(task.space)
-    for trial in trial_results:
-        searched = {short[name]: value for name, value in trial.params.items()}
-        for result in published(table=table, loss=task.loss.name, settings=searched, metric=task.monitor) or ():
-            means[trial.number] = result.mean
-    return means
-
-
-def _describe(task: Any) -> dict[str, str]:
-    description = {
-        "protocol": task.protocol.title,
-        "data": task.source,
-        "loss": str(task.loss),
-        "pooling": str(task.pooling),
-        "methods": " + ".join(map(str, task.methods)) or "none",
-        "sampler": task.sampler,
-        "pruning": "none",
-    }
-    if task.prune:
-        description["pruning"] = "below the median"
-    for name, value in task.overrides.items():
-        description[f"set: {name}"] = str(value)
-    return description
-
-
-def _as_dict(results: Any) -> dict[str, Any]:
-    import yaml
-
-    best = None
-    if results.best is not None:
-        best = {**vars(results.best), "train": results.train, "config": yaml.safe_load(results.config)}
-    return {
-        "monitor": results.monitor,
-        "best": best,
-        "trials": [vars(trial) for trial in results.trials],
-        "importance": results.importance,
-        "searched": {name: str(axis) for name, axis in results.space.items()},
-    }
+    return collect_results(tuning.task, plan, trials, tuning.importance(), command, config)

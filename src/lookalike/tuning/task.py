@@ -3,17 +3,38 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from lookalike import pooling as poolings
 from lookalike.data.pictures import Pictures
-from lookalike.experiments.choices import Choice
+from lookalike.experiments.choices import Choice, parse_choices
 from lookalike.experiments.layers import merge
-from lookalike.experiments.plan import Plan, make_plan
-from lookalike.experiments.protocol import Protocol
+from lookalike.experiments.plan import (
+    Plan,
+    load_sources,
+    loss_names,
+    make_plan,
+    parse_methods,
+    pooling_names,
+    with_seeds,
+)
+from lookalike.experiments.protocol import Protocol, load_protocol
 from lookalike.experiments.results import RESULTS_VERSION
 from lookalike.training.settings import Settings
-from lookalike.tuning.space import Space, as_overrides, describe_params, describe_space
+from lookalike.tuning.plans import TuningPlan
+from lookalike.tuning.space import (
+    Space,
+    as_overrides,
+    describe_params,
+    describe_space,
+    grid,
+    parse_space,
+    space_of,
+)
+
+DEFAULT_TRIALS = 30  # for samplers without an end
+MAX_GRID = 1000  # points of a grid that is searched completely without --trials
 
 # Settings that have no effect unless another is on, by the beginning of their names.
 NEEDS = {
@@ -152,3 +173,76 @@ class Task:
             "monitor": self.monitor,
             "version": RESULTS_VERSION,
         }
+
+
+def make_task(
+    plan: TuningPlan, source: str, *, check: bool = True, seeds: int | None = None, seed: int = 0, variant: str = "L"
+) -> tuple[Task, int]:
+    """Make the search that a plan describes, and load its data.
+
+    Args:
+        plan: what is searched and how.
+        source: the data, as for ``lookalike train``.
+        check: decode every picture once.
+        seeds: repeats of every trial; None: given by the protocol.
+        seed: of the sampler.
+        variant: S or L.
+
+    Returns:
+        The search and its number of trials.
+
+    Raises:
+        ValueError: the plan contradicts itself, or its grid has too many points.
+    """
+    if plan.runs:
+        space = space_of(plan.runs)
+    else:
+        space = parse_space(plan.search)
+    loss = _single(parse_choices(plan.loss, loss_names(), "loss"), "loss")
+    pooling = _single(parse_choices(plan.pooling, pooling_names(), "pooling"), "pooling")
+    [methods] = parse_methods(plan.methods)
+    protocol = with_seeds(load_protocol(plan.protocol), seeds)
+    for name in space:
+        if _is_set(name, plan.set):
+            raise ValueError(f"{name} is both searched and set")
+    sampler, points = _choose_sampler(plan, space, seed)
+    prune = plan.prune
+    if prune is None:
+        prune = points is None
+    [pictures] = load_sources([source], check=check).values()
+    task = Task(
+        protocol, source, pictures, loss, pooling, methods, space, plan.set, points, sampler, seed, prune, variant
+    )
+    if points is None:
+        return task, plan.trials or DEFAULT_TRIALS
+    return task, min(plan.trials or len(points), len(points))
+
+
+def _choose_sampler(plan: TuningPlan, space: Space, seed: int) -> tuple[str, list[dict[str, Any]] | None]:
+    """The sampler, and the points to try in order; None for samplers that choose the points."""
+    if plan.runs:
+        return "list", plan.runs
+    sizes = [len(axis.values) for axis in space.values() if axis.kind == "list"]
+    is_finite = len(sizes) == len(space)
+    size = prod(sizes)
+    sampler: str = plan.sampler
+    if sampler == "auto":
+        sampler = "tpe"
+        if is_finite and size <= (plan.trials or MAX_GRID):
+            sampler = "grid"
+    if sampler != "grid":
+        return sampler, None
+    if plan.trials is None and is_finite and size > MAX_GRID:
+        raise ValueError(f"the grid has {size:,} points: choose how many of them to try with --trials")
+    return sampler, grid(space, seed)
+
+
+def _is_set(name: str, settings: dict[str, Any]) -> bool:
+    outer, dot, inner = name.partition(".")
+    return outer in settings and (not dot or inner in settings[outer])
+
+
+def _single(choices: list[Choice], what: str) -> Choice:
+    if len(choices) > 1:
+        raise ValueError(f"name one {what}, got {', '.join(map(str, choices))}; to compare them, search {what}=[...]")
+    return choices[0]
