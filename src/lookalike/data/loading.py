@@ -1,9 +1,7 @@
-"""Pictures to batches: data sets and loaders whose output does not depend on who computes it.
+"""Pictures to batches: loaders whose output does not depend on the number of workers, ranks and restarts.
 
-The augmentation of a picture is seeded by (seed, epoch, turn, index) alone, so any number of workers, ranks and
-restarts gives the same tensors, and the random state of the process stays as it was. A picture that can no longer be
-read, the folder having gone away in the seventh epoch, ends the run with the one line that names it, also out of a
-worker.
+The augmentation of a picture is seeded by (seed, epoch, turn, index) alone; the random state of the process stays as it
+was. A picture that can no longer be read ends the run with one line that names it, also from a worker.
 """
 
 import os
@@ -28,12 +26,18 @@ MOST_WORKERS = 8
 
 
 def evaluation_batch() -> int:
-    """Pictures per batch where nothing is learnt: as many as fit the caches of a CPU, or keep a GPU busy."""
+    """Return the batch size for evaluation: what fits the caches of a CPU, or keeps a GPU busy."""
     return 128 if torch.cuda.is_available() else 16
 
 
 class TrainingSet(Dataset[Sample]):
-    """Pictures under a random transform that takes its chance from torch's global generator."""
+    """Pictures under a random transform that uses torch's global generator.
+
+    Args:
+        pictures: The table.
+        transform: Picture -> (3, size, size).
+        seed: Seed of the augmentation.
+    """
 
     def __init__(self, pictures: Pictures, transform: Transform, seed: int = 0) -> None:
         check_count("seed", seed, least=0)
@@ -53,9 +57,9 @@ class TrainingSet(Dataset[Sample]):
 
 
 class PictureLoader(DataLoader[Any]):
-    """A DataLoader out of whose workers an ``UnreadablePicture`` comes as it is.
+    """A DataLoader that passes on an ``UnreadablePicture`` from its workers unchanged.
 
-    A plain one would turn it into a RuntimeError with the worker's traceback: the failure travels as a value instead.
+    A plain DataLoader would raise a RuntimeError with the worker's traceback. Here the failure travels as a value.
     """
 
     def __init__(self, dataset: Dataset[Any], **settings: Any) -> None:
@@ -95,13 +99,13 @@ def training_loader(
 
 
 def default_workers() -> int:
-    """One process for each core that this one may use, but one, and no more than eight."""
+    """Return the number of usable cores minus one, at most eight."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores - 1, MOST_WORKERS)
 
 
 def loader_settings(workers: int | None) -> dict[str, Any]:
-    """Arguments of a ``PictureLoader`` with ``workers`` processes; None chooses by the machine."""
+    """Return the arguments of a ``PictureLoader`` with ``workers`` processes; None chooses by the machine."""
     if workers is None:
         workers = default_workers()
     check_count("workers", workers, least=0)
@@ -109,7 +113,7 @@ def loader_settings(workers: int | None) -> dict[str, Any]:
         "num_workers": workers,
         "persistent_workers": workers > 0,
         "pin_memory": torch.cuda.is_available(),
-        "generator": torch.Generator(),  # a loader draws a seed for its workers, else from the process's own generator
+        "generator": torch.Generator(),  # the loader draws a seed from it, not from the global generator
     }
 
 

@@ -1,14 +1,14 @@
-"""Batches of P classes with K pictures each: what pair losses need to find positives and negatives in every batch.
+"""Batches of P classes with K pictures each, so that pair losses find positives and negatives in every batch.
 
 In an epoch every picture comes at least once. Each class is shuffled and cut into groups of K, the last one filled up
 with other pictures of the class; the groups are dealt out so that a batch never has a class twice. That takes
 
     batches = max(ceil(groups / P), groups of the largest class)
 
-and the places that are then left over go to second passes through the classes, as evenly as can be.
+and the remaining positions are filled by second passes through the classes, as evenly as possible.
 
-The whole epoch is planned ahead from (seed, epoch) alone. So every rank finds its share without talking to the others,
-and a run that was stopped continues with the very batches it would have had.
+An epoch is planned ahead from (seed, epoch) alone. So every rank finds its share without communication, and a resumed
+run continues with the same batches.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,19 +27,23 @@ Integers = NDArray[np.int64]
 class Draw(NamedTuple):
     """One picture for one batch; the three numbers, with the seed of the run, decide its augmentation."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs of a draw
+    index: int  # type: ignore[assignment]  # hides tuple.index
     epoch: int
-    turn: int  # how often this picture already came in this epoch
+    turn: int  # how often this picture came before in this epoch
 
 
 class ClassBatches(Sampler[list[Draw]]):
     """An endless stream of batches, epoch after epoch, for ``DataLoader(batch_sampler=...)``.
 
-    labels: (n,) whole numbers, as a list, an array or a tensor.
-    batch_size: of the global batch, over all ranks together.  per_class: K; 1 suits proxy losses.
-    rank, world_size: this process gets the rank-th of ``world_size`` equal parts of every global batch.
-    start: the global step to begin with. A loader fetches ahead, so only the training loop knows how far it came:
-        it sets ``start`` to the steps done before it saves the ``state_dict``.
+    Args:
+        labels: (n,) whole numbers, as a list, an array or a tensor.
+        batch_size: Size of the global batch, over all ranks together.
+        per_class: Pictures per class K in a batch; 1 suits proxy losses.
+        seed: Seed of the batches.
+        rank: This process gets the rank-th of ``world_size`` equal shares of every global batch.
+        world_size: Number of processes.
+        start: First global step. A loader fetches ahead, so only the training loop knows the steps done: it sets
+            ``start`` to them before it saves the ``state_dict``.
 
     >>> batches = ClassBatches([0, 0, 0, 1, 1, 1, 2, 2], batch_size=4, per_class=2)
     >>> batches.steps_per_epoch(), batches.batches_of(0).shape
@@ -81,18 +85,18 @@ class ClassBatches(Sampler[list[Draw]]):
         self._batches = int(max(-(-self._groups.sum() // self.classes_per_batch), self._groups.max()))
 
     def steps_per_epoch(self, epoch: int = 0) -> int:
-        """How many global batches an epoch has: the same for every epoch."""
+        """Return the number of global batches per epoch, the same for every epoch."""
         check_count("epoch", epoch, least=0)
         return self._batches
 
     def batches_of(self, epoch: int) -> Integers:
-        """The global batches of an epoch: indices of pictures (batches, batch_size), a class side by side."""
+        """Return the global batches of an epoch: indices of pictures (batches, batch_size), each class side by side."""
         check_count("epoch", epoch, least=0)
         entropy = np.random.SeedSequence((self.seed, epoch))
-        random = np.random.Generator(np.random.PCG64(entropy))
-        groups = _fill_up(self._groups, self.classes_per_batch, self._batches, random)
-        classes = _deal(groups, self.classes_per_batch, self._batches, random)
-        pictures = self._pictures_of(classes, groups, random)
+        rng = np.random.Generator(np.random.PCG64(entropy))
+        groups = _fill_up(self._groups, self.classes_per_batch, self._batches, rng)
+        classes = _deal(groups, self.classes_per_batch, self._batches, rng)
+        pictures = self._pictures_of(classes, groups, rng)
         return pictures.reshape(self._batches, self.batch_size)
 
     def __iter__(self) -> Iterator[list[Draw]]:
@@ -107,13 +111,15 @@ class ClassBatches(Sampler[list[Draw]]):
             epoch, step = epoch + 1, 0
 
     def state_dict(self) -> dict[str, int]:
+        """Return the global step, for a checkpoint."""
         return {"step": self.start}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue from a checkpoint."""
         check_count("step", state["step"], least=0)
         self.start = state["step"]
 
-    def _pictures_of(self, classes: Integers, groups: Integers, random: np.random.Generator) -> Integers:
+    def _pictures_of(self, classes: Integers, groups: Integers, rng: np.random.Generator) -> Integers:
         """Classes (batches, P) -> pictures (batches, P, K).
 
         The g-th group of a class lies in its pass number g // (groups of a pass), and every pass has a shuffle of its
@@ -124,11 +130,11 @@ class ClassBatches(Sampler[list[Draw]]):
         class_of_pass = np.repeat(np.arange(len(passes)), passes)
         lengths = self._sizes[class_of_pass]
         pass_start = np.cumsum(lengths) - lengths
-        pass_of_place = np.repeat(np.arange(len(lengths)), lengths)
+        pass_of_position = np.repeat(np.arange(len(lengths)), lengths)
         class_start = np.cumsum(self._sizes) - self._sizes
-        place = np.arange(len(pass_of_place)) - pass_start[pass_of_place]
-        pictures = self._members[class_start[class_of_pass[pass_of_place]] + place]
-        shuffled = pictures[np.lexsort((random.random(len(pictures)), pass_of_place))]
+        position = np.arange(len(pass_of_position)) - pass_start[pass_of_position]
+        pictures = self._members[class_start[class_of_pass[pass_of_position]] + position]
+        shuffled = pictures[np.lexsort((rng.random(len(pictures)), pass_of_position))]
 
         turn, group = np.divmod(_occurrence(classes.reshape(-1)).reshape(classes.shape), self._groups[classes])
         start = pass_start[first_pass[classes] + turn]
@@ -153,25 +159,25 @@ def _too_few_classes(classes: int, batch_size: int, per_class: int) -> str:
     )
 
 
-def _fill_up(groups: Integers, per_batch: int, batches: int, random: np.random.Generator) -> Integers:
+def _fill_up(groups: Integers, per_batch: int, batches: int, rng: np.random.Generator) -> Integers:
     """Raise the groups per class (C,) to per_batch * batches in all, evenly, none above ``batches``."""
     groups = groups.copy()
     while (missing := per_batch * batches - int(groups.sum())) > 0:
         open_ = np.flatnonzero(groups < batches)
         if missing < len(open_):
-            groups[random.permutation(open_)[:missing]] += 1
+            groups[rng.permutation(open_)[:missing]] += 1
         else:
             groups[open_] += min(missing // len(open_), batches - int(groups[open_].max()))
     return groups
 
 
-def _deal(groups: Integers, per_batch: int, batches: int, random: np.random.Generator) -> Integers:
+def _deal(groups: Integers, per_batch: int, batches: int, rng: np.random.Generator) -> Integers:
     """Deal groups (C,), none above ``batches``, per_batch * batches in all, to rows of distinct classes (batches, P).
 
     In random order, but a class with as many groups as there are batches left must take part from then on. So there
     are never more groups of a class than batches left, hence always enough classes for the next batch.
     """
-    queue = iter(random.permutation(np.repeat(np.arange(len(groups)), groups)).tolist())
+    queue = iter(rng.permutation(np.repeat(np.arange(len(groups)), groups)).tolist())
     left_of = groups.tolist()
     by_left: list[dict[int, None]] = [{} for _ in range(batches + 1)]
     for label, count in enumerate(left_of):
@@ -201,11 +207,11 @@ def _deal(groups: Integers, per_batch: int, batches: int, random: np.random.Gene
             by_left[left_of[label]][label] = None
         rows.append(list(batch))
     table = np.array(rows, dtype=np.int64)
-    return random.permuted(table[random.permutation(batches)], axis=1)  # classes in need came first and late
+    return rng.permuted(table[rng.permutation(batches)], axis=1)  # classes in need came first and late
 
 
 def _occurrence(values: Integers) -> Integers:
-    """How often the value of each place (n,) came in the places before it."""
+    """Count how often each value (n,) came before its position."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])

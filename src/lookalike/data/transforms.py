@@ -27,10 +27,19 @@ LONGEST = 10  # sides of a picture, at most 1 to this: see _CutLongSide
 
 
 def training_transform(spec: InputSpec, *, crop: Crop = "area", flip: bool = True) -> Transform:
-    """Random crops of one picture, as (3, size, size) float32.
+    """Make the augmentation for training.
 
-    crop: "area" covers .16 to 1 of the picture's area (the authors' code), "pixels" (40/256)^2 to 1 (their text), with
-    an aspect of 3/4 to 4/3; "none" resizes the whole picture to a square, for small pictures.
+    Args:
+        spec: Input of the backbone.
+        crop: "area" covers .16 to 1 of the picture's area (the authors' code), "pixels" (40/256)^2 to 1 (their text),
+            with an aspect of 3/4 to 4/3; "none" resizes the picture to a square, for small pictures.
+        flip: Mirror half of the pictures.
+
+    Returns:
+        A function: picture -> (3, size, size) float32.
+
+    Raises:
+        ValueError: If ``crop`` is unknown.
     """
     if crop not in get_args(Crop):
         raise ValueError(f"crop must be 'area', 'pixels' or 'none', got {crop!r}")

@@ -1,7 +1,7 @@
-"""Generalized sum pooling: a weighted mean of local features that learns what to leave out.
+"""Generalized sum pooling: a weighted mean of local features that learns what to ignore.
 
-Of every bag, the share ``keep`` (the paper's mu) that lies nearest to the prototypes is kept and the rest ignored;
-``sharpness`` (epsilon) sets how hard the choice is: towards 0 it is average pooling, towards infinity a top-k.
+Of every bag, the share ``keep`` (the paper's mu) nearest to the prototypes is kept and the rest ignored; ``sharpness``
+(epsilon) sets how hard the choice is: towards 0 it is average pooling, towards infinity a top-k.
 
     p = weights of lookalike.pooling.transport for the cost || clip(prototype_i) - clip(feature_j / radius) ||
     vector = sum_j p_j feature_j,        clip(u) = u / max(1, ||u||)
@@ -41,16 +41,22 @@ SHARPNESS_RANGE = (1e-3, 1e4)  # of a learnable sharpness
 class GeneralizedSumPool(Pooling):
     """Pool maps (B, D, H, W) or tokens (B, N, D) into vectors (B, D).
 
-    dim: D.  num_prototypes: m.  keep: in (0, 1]; 1 is average pooling.  sharpness: above 0.
-    radius: the length of features that counts as 1 where they are compared with the prototypes.
-    learn_keep, learn_sharpness: make them parameters, bounded by KEEP_RANGE and SHARPNESS_RANGE.
-    background: the prototypes stand for what is to be ignored. They take the share ``keep`` away and the weights
-        are what is left of each feature, so set ``keep`` to the share of the background.
-    init: "random" prototypes just inside the unit sphere, or "k-centre": pool by average in the first steps of
-        training until ``memory`` averages of bags were seen, then choose the prototypes among them (the authors'
-        way). ``delay`` counts training steps to pass before that, for losses that need a warm-up themselves.
-        ``init_from(features)`` does it at once, from local features at hand.
-    check_finite: raise an error for NaN or infinite features instead of passing them on.
+    Args:
+        dim: Channels D of the features.
+        num_prototypes: Number m of prototypes.
+        keep: Share of the features that is kept (mu), in (0, 1]; 1 is average pooling.
+        sharpness: How hard the choice is (epsilon), above 0.
+        radius: Length of features that counts as 1 when they are compared with the prototypes.
+        learn_keep: Make ``keep`` a parameter, bounded by KEEP_RANGE.
+        learn_sharpness: Make ``sharpness`` a parameter, bounded by SHARPNESS_RANGE.
+        background: The prototypes represent the background. They remove the share ``keep``; the weights are the rest of
+            each feature. Set ``keep`` to the share of the background.
+        init: "random" places prototypes just inside the unit sphere. "k-centre" (the authors' way) pools by average in
+            the first training steps until ``memory`` averages of bags were seen, then chooses the prototypes among
+            them. ``init_from(features)`` chooses them at once from given local features.
+        memory: Averages of bags to collect for "k-centre".
+        delay: Training steps before collecting, for losses with a warm-up of their own.
+        check_finite: Raise an error for NaN or infinite features.
 
     >>> pool = GeneralizedSumPool(dim=128, num_prototypes=64, keep=0.3, sharpness=5.0)
     >>> pool(torch.randn(8, 128, 7, 7)).shape
@@ -90,22 +96,26 @@ class GeneralizedSumPool(Pooling):
         self.background = background
         self.check_finite = check_finite
         self.prototypes = nn.Parameter(torch.empty(num_prototypes, dim))
-        self.warm_up = WarmUp(dim, num_prototypes, memory, delay) if init == "k-centre" else None
-        self.keep_logit = _bounded_parameter("keep", keep, KEEP_RANGE, _logit) if learn_keep else None
-        self.log_sharpness = (
-            _bounded_parameter("sharpness", sharpness, SHARPNESS_RANGE, log) if learn_sharpness else None
-        )
+        self.warm_up: WarmUp | None = None
+        if init == "k-centre":
+            self.warm_up = WarmUp(dim, num_prototypes, memory, delay)
+        self.keep_logit: nn.Parameter | None = None
+        if learn_keep:
+            self.keep_logit = _bounded_parameter("keep", keep, KEEP_RANGE, _logit)
+        self.log_sharpness: nn.Parameter | None = None
+        if learn_sharpness:
+            self.log_sharpness = _bounded_parameter("sharpness", sharpness, SHARPNESS_RANGE, log)
         self._keep, self._sharpness = float(keep), float(sharpness)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Prototypes in random directions, just inside the unit sphere: on it, clipping has no gradient."""
+        """Set the prototypes to random directions, just inside the unit sphere: on it, clipping has no gradient."""
         with torch.no_grad():
             self.prototypes.copy_(0.9 * normalize(torch.randn_like(self.prototypes)))
 
     @property
     def keep(self) -> float | Tensor:
-        """The share that is kept; a scalar tensor if it is learnt."""
+        """Share that is kept; a scalar tensor if it is learnt."""
         if self.keep_logit is None:
             return self._keep
         return _squash(self.keep_logit, _logit(KEEP_RANGE[0]), _logit(KEEP_RANGE[1])).sigmoid()
@@ -119,7 +129,7 @@ class GeneralizedSumPool(Pooling):
 
     @property
     def ready(self) -> bool:
-        """False while the prototypes wait for their start from data, and the pooling is the average."""
+        """False while prototypes are still to be chosen from data; until then the pooling is the average."""
         return self.warm_up is None or self.warm_up.done
 
     @overload
@@ -127,13 +137,21 @@ class GeneralizedSumPool(Pooling):
     @overload
     def forward(self, features: Tensor, mask: Tensor | None = None, *, details: Literal[True]) -> Pooled: ...
     def forward(self, features: Tensor, mask: Tensor | None = None, *, details: bool = False) -> Tensor | Pooled:
-        """Maps (B, D, H, W) or tokens (B, N, D), mask (B, N) True where present -> (B, D), or ``Pooled``.
+        """Pool features. Computed in fp32 (fp64 for fp64 features), also under autocast; the vector is cast back.
 
-        Computed in fp32 (fp64 for fp64 features), also under autocast; the vector is cast back.
+        Args:
+            features: Maps (B, D, H, W) or tokens (B, N, D).
+            mask: (B, N) bool, True where a feature is present.
+            details: Also return weights and attributes, differentiable.
+
+        Returns:
+            Vectors (B, D), or ``Pooled`` with ``details``.
         """
         bags = as_bags(features, self.dim, mask, check_finite=self.check_finite)
         with without_autocast(bags.device):
-            bags = self._in_radii(bags if bags.dtype == torch.float64 else bags.float())
+            if bags.dtype != torch.float64:
+                bags = bags.float()
+            bags = self._in_radii(bags)
             if self.training and self.warm_up is not None and not self.warm_up.done:
                 observe = self.warm_up.observe
                 if torch.compiler.is_compiling():
@@ -144,10 +162,11 @@ class GeneralizedSumPool(Pooling):
             average = not self.ready or (self.keep_logit is None and self._keep == 1)
             if average and not details:
                 return self._from_radii(_average(bags, mask) + self._nothing()).to(features.dtype)
+            keep = 1.0 if average else self.keep
             vector, weights, attributes = select_and_sum(
                 bags,
                 self.prototypes.to(bags.dtype),
-                _solver_scalar(1.0 if average else self.keep, bags),
+                _solver_scalar(keep, bags),
                 _solver_scalar(self.sharpness, bags),
                 mask,
                 background=self.background and not average,
@@ -158,17 +177,26 @@ class GeneralizedSumPool(Pooling):
                 vector = vector + self._nothing()
             vector = self._from_radii(vector)
         vector = vector.to(features.dtype)
-        return vector if attributes is None else Pooled(vector, weights, attributes)
+        if attributes is None:
+            return vector
+        return Pooled(vector, weights, attributes)
 
     @torch.no_grad()
     def init_from(self, features: Tensor, mask: Tensor | None = None) -> None:
-        """Choose the prototypes among local features (K, D), tokens (B, N, D) or maps (B, D, H, W), by greedy k-centre.
+        """Choose the prototypes among local features by greedy k-centre. Under DDP give every rank the same features.
 
-        Under DDP give every rank the same features.
+        Args:
+            features: Features (K, D), tokens (B, N, D) or maps (B, D, H, W).
+            mask: (B, N) bool, True where a feature is present.
+
+        Raises:
+            ValueError: If there are fewer features than prototypes.
         """
-        features = features.unsqueeze(0) if features.dim() == 2 else features
+        if features.dim() == 2:
+            features = features.unsqueeze(0)
         points = as_bags(features, self.dim, mask, check_finite=True).reshape(-1, self.dim)
-        points = points if mask is None else points[mask.reshape(-1)]
+        if mask is not None:
+            points = points[mask.reshape(-1)]
         if len(points) < self.num_prototypes:
             raise ValueError(f"{self.num_prototypes} prototypes need at least as many features, got {len(points)}")
         points = clip(self._in_radii(points.to(self.prototypes)))
@@ -177,26 +205,36 @@ class GeneralizedSumPool(Pooling):
             self.warm_up.finish()
 
     def extra_repr(self) -> str:
+        """Return the settings, for ``print(layer)``."""
         with torch.no_grad():
             text = f"dim={self.dim}, num_prototypes={self.num_prototypes}, keep={float(self.keep):.4g}"
-            text += " (learnt)" if self.keep_logit is not None else ""
+            if self.keep_logit is not None:
+                text += " (learnt)"
             text += f", sharpness={float(self.sharpness):.4g}"
-            text += " (learnt)" if self.log_sharpness is not None else ""
-            text += f", radius={self.radius:.4g}" if self.radius != 1 else ""
-            return text + (", background=True" if self.background else "")
+        if self.log_sharpness is not None:
+            text += " (learnt)"
+        if self.radius != 1:
+            text += f", radius={self.radius:.4g}"
+        if self.background:
+            text += ", background=True"
+        return text
 
     def _set_prototypes(self, values: Tensor) -> None:
         with torch.no_grad():
-            self.prototypes.copy_(values)  # in place: the optimiser holds this very Parameter
+            self.prototypes.copy_(values)  # in place: the optimizer holds this Parameter
 
     def _in_radii(self, features: Tensor) -> Tensor:
-        return features if self.radius == 1 else features / self.radius
+        if self.radius == 1:
+            return features
+        return features / self.radius
 
     def _from_radii(self, vectors: Tensor) -> Tensor:
-        return vectors if self.radius == 1 else vectors * self.radius
+        if self.radius == 1:
+            return vectors
+        return vectors * self.radius
 
     def _nothing(self) -> Tensor:
-        """Zero, but tied to every parameter: DDP wants each to take part, also while they decide nothing."""
+        """Zero that depends on every parameter: DDP needs a gradient for each, also while they have no effect."""
         return 0 * torch.stack([parameter.sum() for parameter in self.parameters()]).sum()
 
     def _needs_exact_distances(self) -> bool:
@@ -209,17 +247,21 @@ def _products_are_rounded() -> bool:
         return torch.backends.cuda.matmul.allow_tf32  # all that can be read in a traced graph
     try:
         return torch.get_float32_matmul_precision() != "highest"
-    except RuntimeError:  # it will not sum up switches that were set one by one
+    except RuntimeError:  # raised if the switches were set one by one
         return True
 
 
 def _average(bags: Tensor, mask: Tensor | None) -> Tensor:
     """Bags (B, N, D) with zeros where absent -> their means (B, D)."""
-    return bags.mean(1) if mask is None else bags.sum(1) / mask.sum(1, keepdim=True)
+    if mask is None:
+        return bags.mean(1)
+    return bags.sum(1) / mask.sum(1, keepdim=True)
 
 
 def _solver_scalar(value: float | Tensor, like: Tensor) -> float | Tensor:
-    return value.to(like.device, solver_dtype(like)) if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return value.to(like.device, solver_dtype(like))
+    return value
 
 
 def _logit(p: float) -> float:

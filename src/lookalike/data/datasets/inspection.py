@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from lookalike.data.contradictions import find_contradictions
 from lookalike.data.datasets.layout import DatasetSpec
 from lookalike.data.datasets.registry import get, hint_below, recognise
@@ -192,10 +194,7 @@ def _dataset_counts(spec: DatasetSpec, pictures: Pictures) -> list[Count]:
     ]
     for name, size in spec.sizes.items():
         column = pictures.splits if name in SPLITS else pictures.roles
-        if column is None:
-            selected = pictures.take([])
-        else:
-            selected = pictures.take(column == name)
+        selected = pictures.take(np.flatnonzero(column == name))  # none if there is no such column
         counts += _split_counts(name, selected, size.classes, size.pictures)
     return counts
 
@@ -223,7 +222,9 @@ def _missing_or_empty(path: Path) -> str | None:
         return "no such file"
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    return None if size else "empty file (0 bytes)"
+    if size == 0:
+        return "empty file (0 bytes)"
+    return None
 
 
 def _summarise(problems: tuple[Problem, ...]) -> list[str]:
