@@ -72,14 +72,14 @@ def is_too_short(steps: int, rate: float) -> bool:
     return rate * steps / 3 < np.pi
 
 
-def mean_angle(runs: list[Arrangement]) -> float:
-    """Compute the mean of the least angles."""
-    return float(np.mean(least_angles(runs)))
-
-
 def least_angles(runs: list[Arrangement]) -> list[float]:
     """List the least angles of all seeds."""
     return [run.least_angle for run in runs]
+
+
+def mean_angle(runs: list[Arrangement]) -> float:
+    """Compute the mean of the least angles."""
+    return float(np.mean(least_angles(runs)))
 
 
 def energies_claim(
@@ -97,6 +97,7 @@ def energies_claim(
     for count, runs in measured.items():
         for name in ENERGIES:
             shares[name, count] = mean_angle(runs[name]) / BEST_KNOWN[count][0]
+    from_crowd = np.array([crowd_rest[name] for name in ENERGIES])  # (energies, memories)
     name, count = min(shares, key=lambda key: shares[key])
     worst = shares[name, count]
     here = f"the smallest angle reaches at least {worst:.1%} of the largest possible one from random starts "
@@ -105,14 +106,14 @@ def energies_claim(
         best = BEST_KNOWN[settings.crowd][0]
         here += f"; {settings.crowd} centres that begin within {settings.crowd_degrees:g} degrees of a pole:"
         texts = []
-        for number_of_memory, memory in enumerate(settings.memories):
-            reached = [f"{name} {crowd_rest[name][number_of_memory] / best:.1%}" for name in ENERGIES]
+        for memory, angles in zip(settings.memories, from_crowd.T, strict=True):
+            reached = [f"{name} {angle / best:.1%}" for name, angle in zip(ENERGIES, angles, strict=True)]
             texts.append(f" {', '.join(reached)} where Adam's second beta is {memory:g}")
         here += ";".join(texts)
-        worst = min(worst, *(max(crowd_rest[name]) / best for name in ENERGIES))
+        worst = min(worst, from_crowd.max(1).min() / best)
     growing = max(angle / BEST_KNOWN[count][0] for count, angle in growth.items())
     verdict: Verdict = "partly"
-    if np.isnan([*shares.values(), growing]).any() or np.isnan([crowd_rest[name] for name in ENERGIES]).any():
+    if np.isnan([*shares.values(), growing, *from_crowd.flat]).any():
         verdict = "not tested"
     elif is_too_short(settings.steps, settings.rate):
         here, verdict = f"{here}; {settings.steps} steps are too few to be stuck", "not tested"
@@ -231,7 +232,7 @@ def known_table(measured: Measurements) -> Table:
             Line([*entries, number(energy, digits=4), number(min(energies), digits=4), mean_entry(energies, 4)])
         )
     note = "angles in degrees; best and mean over the seeds; known: Tammes's and Thomson's problem"
-    return Table([Column(title) for title in titles], lines, "Against what is known", notes=[note])
+    return Table(list(map(Column, titles)), lines, "Against what is known", notes=[note])
 
 
 def arrangements_table(measured: Measurements, starts: dict[int, list[Arrangement]]) -> Table:
@@ -251,5 +252,4 @@ def arrangements_table(measured: Measurements, starts: dict[int, list[Arrangemen
             ]
             lines.append(Line([*entries, mean_entry(places, 1)], str(count)))
     note = "angles in degrees, mean and deviation over the seeds; places: more than a degree apart"
-    columns = [Column("centres: pushed by", "left"), *(Column(title) for title in titles)]
-    return Table(columns, lines, notes=[note])
+    return Table([Column("centres: pushed by", "left"), *map(Column, titles)], lines, notes=[note])

@@ -143,27 +143,27 @@ def measure(centres: Array) -> Arrangement:
 
 
 def places(centres: Array) -> list[tuple[Array, int]]:
-    """Where centres are and how many: those within a degree of the first of them count as one place."""
-    found: list[tuple[Array, int]] = []
+    """Group centres by place, and count them: those within a degree of the first one count as one place."""
+    groups: list[tuple[Array, int]] = []
     reach = 2 * np.sin(np.radians(SAME_PLACE) / 2)
     for centre in centres:
-        for i, (place, here) in enumerate(found):
+        for i, (place, count) in enumerate(groups):
             if np.linalg.norm(place - centre) < reach:
-                found[i] = (place, here + 1)
+                groups[i] = (place, count + 1)
                 break
         else:
-            found.append((centre, 1))
-    return found
+            groups.append((centre, 1))
+    return groups
 
 
 def pairwise_distances(centres: Array) -> Array:
-    """Of each pair once, (N (N - 1) / 2,)."""
+    """Distances of all pairs, each once, (N (N - 1) / 2,)."""
     rows, columns = np.triu_indices(len(centres), 1)
     return np.asarray(np.linalg.norm(centres[rows] - centres[columns], axis=1))
 
 
 def equalities(centres: Array) -> dict[str, tuple[float, float]]:
-    """What the text says is the same: (left, right) by name; E_s are sums over i != j as the regularisers have them."""
+    """Compute both sides of the equalities of the text, by name; E_s are sums over i != j, as in the regularisers."""
     distances = torch.from_numpy(pairwise_distances(centres))
     pairs, parameter = 2 * len(distances), nn.Parameter(torch.from_numpy(centres))
     batch = torch.zeros(1, centres.shape[1], dtype=torch.float64), torch.zeros(1, dtype=torch.int64)  # is ignored

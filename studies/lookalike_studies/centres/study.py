@@ -1,7 +1,7 @@
 """Where class centres go under energies and skewed means, from pushing the nearest to pushing the farthest.
 
-N centres on a sphere are moved by gradients of a regulariser of ``lookalike.objectives.centres`` alone: no pictures, no
-other loss. ``centres_sphere`` says what is known about such points.
+Gradients of one regulariser of ``lookalike.objectives.centres`` move N centres on a sphere, without pictures or
+another loss. See ``sphere.py`` for the best arrangements known.
 
 Reference: the text on skewed mean functions (its title is that of another paper), which says both to push the farthest
 and to keep similarities small, and gives no figure of merit for centres.
@@ -9,7 +9,9 @@ and to keep similarities small, and gives no figure of merit for centres.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -18,6 +20,7 @@ import numpy as np
 from lookalike._util.settings import check_settings
 from lookalike.report.seeds import check_seeds
 from lookalike_studies.centres.claims import (
+    Measurements,
     arrangements_table,
     crowding_claim,
     energies_claim,
@@ -37,6 +40,7 @@ from lookalike_studies.centres.sphere import (
     FARTHEST_PAIRS,
     MEAN,
     NEAREST,
+    Arrangement,
     Array,
     by_chance,
     crowd,
@@ -80,8 +84,8 @@ class Centres:
                 raise ValueError(f"{name} must not be empty")
         for count in self.counts:
             if count not in BEST_KNOWN:
-                known = ", ".join(map(str, BEST_KNOWN))
-                raise ValueError(f"every one of counts must be of {known}, for which the best is known, got {count}")
+                options = ", ".join(map(str, BEST_KNOWN))
+                raise ValueError(f"every one of counts must be of {options}, for which the best is known, got {count}")
         if self.shown not in self.counts:
             raise ValueError(f"shown must be one of counts {', '.join(map(str, self.counts))}, got {self.shown}")
         for knob in self.knobs:
@@ -92,55 +96,56 @@ class Centres:
 def run(settings: Centres, context: Context) -> StudyResult:
     from lookalike_studies.centres.plots import draw_crowd, draw_knobs, draw_sizes, draw_spheres
 
-    rested: dict[int, dict[str, list[Array]]] = {}
+    rested: dict[int, dict[str, Array]] = {}
+    measured: Measurements = {}
+    starts: dict[int, list[Arrangement]] = {}
     growth: dict[int, float] = {}
     for count in settings.counts:
-        kept = context.cached(f"sphere {count}", lambda count=count: _on_sphere(settings, count, context))  # type: ignore[misc]
-        rested[count] = {name: list(kept[name]) for name in regularisers(count, settings.knobs, settings.sharpness)}
-        growth[count] = float(kept["growth"])
-    from_crowd = context.cached("crowd", lambda: _from_crowd(settings, context))
-    by_size = context.cached("sizes", lambda: _by_size(settings, context))["angles"]
-    found = {count: {name: [*map(measure, each)] for name, each in of.items()} for count, of in rested.items()}
-    starts = {count: [measure(by_chance(count, 3, seed).numpy()) for seed in settings.seeds] for count in rested}
+        rested[count] = context.cached(f"sphere {count}", partial(_rest_on_sphere, settings, count, context))
+        growth[count] = float(rested[count].pop("growth"))
+        measured[count] = {}
+        for name in regularisers(count, settings.knobs, settings.sharpness):
+            measured[count][name] = [measure(centres) for centres in rested[count][name]]
+        starts[count] = [measure(by_chance(count, 3, seed).numpy()) for seed in settings.seeds]
+    from_crowd = context.cached("crowd", partial(_leave_crowd, settings, context))
+    by_size = context.cached("sizes", partial(_sweep_sizes, settings, context))["angles"]
     crowd_rest = {name: angles[..., -1].mean(1).tolist() for name, angles in from_crowd.items()}  # by memory
     if settings.crowd in BEST_KNOWN:
-        growth[settings.crowd] = max(
-            growth.get(settings.crowd, -inf), *(late_growth(of) for name in ENERGIES for of in from_crowd[name])
-        )
-    chance = by_chance(settings.shown, 3, settings.seeds[0]).numpy()
-    same, push = equalities(chance), push_on_the_farther_half(chance, settings.sharpness)
-    shown = {"at the start": chance, **{name: each[0] for name, each in rested[settings.shown].items()}}
+        growth.setdefault(settings.crowd, -inf)
+        for name in ENERGIES:
+            for angles in from_crowd[name]:
+                growth[settings.crowd] = max(growth[settings.crowd], late_growth(angles))
+    random = by_chance(settings.shown, 3, settings.seeds[0]).numpy()
+    drawn = {"at the start": random}
+    for name in measured[settings.shown]:
+        drawn[name] = rested[settings.shown][name][0]
+    both_sides = equalities(random)
+    push = push_on_the_farther_half(random, settings.sharpness)
+    spheres_caption = f"{settings.shown} centres on the sphere, each seen from both sides; a number says how many are "
     return StudyResult(
         claims=[
-            energies_claim(found, crowd_rest, settings, growth),
-            farthest_claim(found, starts, settings),
-            equalities_claim(same),
-            rising_claim(pairwise_distances(chance)),
-            crowding_claim(push, found),
+            energies_claim(measured, crowd_rest, settings, growth),
+            farthest_claim(measured, starts, settings),
+            equalities_claim(both_sides),
+            rising_claim(pairwise_distances(random)),
+            crowding_claim(push, measured),
             sizes_claim(by_size, settings),
         ],
         figures={
-            "spheres": (
-                draw_spheres(shown),
-                f"{settings.shown} centres on the sphere, each seen from both sides; a number says how many are in "
-                "one place",
-            ),
-            "knobs": (draw_knobs(found, settings), "From nearest to farthest: what the knob does"),
+            "spheres": (draw_spheres(drawn), f"{spheres_caption}in one place"),
+            "knobs": (draw_knobs(measured, settings), "From nearest to farthest: what the knob does"),
             "crowd": (
                 draw_crowd(from_crowd, settings),
                 "Out of a crowd: the smallest angle, step by step; left and right differ in what Adam remembers",
             ),
             "sizes": (draw_sizes(by_size, settings), "The smallest angle between class centres by embedding size"),
         },
-        tables={"known": known_table(found), "arrangements": arrangements_table(found, starts)},
+        tables={"known": known_table(measured), "arrangements": arrangements_table(measured, starts)},
         numbers={
-            "arrangements": {
-                count: {name: [each._asdict() for each in runs] for name, runs in of.items()}
-                for count, of in found.items()
-            },
-            "starts": {count: [each._asdict() for each in runs] for count, runs in starts.items()},
+            "arrangements": {count: _as_numbers(by_name) for count, by_name in measured.items()},
+            "starts": _as_numbers(starts),
             "crowd_least_angle": crowd_rest,
-            "equalities": {name: list(pair) for name, pair in same.items()},
+            "equalities": both_sides,
             "r1_push_on_the_farther_half": push,
             "least_angle_by_size": by_size,
         },
@@ -152,35 +157,49 @@ def run(settings: Centres, context: Context) -> StudyResult:
     )
 
 
-def _on_sphere(settings: Centres, count: int, context: Context) -> dict[str, Array]:
+def _as_numbers(arrangements: Mapping[Any, list[Arrangement]]) -> dict[Any, list[dict[str, float]]]:
+    numbers = {}
+    for key, runs in arrangements.items():
+        numbers[key] = [arrangement._asdict() for arrangement in runs]
+    return numbers
+
+
+def _rest_on_sphere(settings: Centres, count: int, context: Context) -> dict[str, Array]:
+    """By regulariser, the centres (seeds, N, 3) at rest; and the largest late growth of the energies' angles."""
     chosen = regularisers(count, settings.knobs, settings.sharpness)
+    rested: dict[str, Array] = {}
+    growth = []
     with context.display.bar(len(chosen) * len(settings.seeds) * settings.steps, f"{count} centres", " steps") as tick:
-        runs = {
-            name: [
-                settle(by_chance(count, 3, seed), each, settings.steps, settings.rate, tick) for seed in settings.seeds
-            ]
-            for name, each in chosen.items()
-        }
-    growth = max(late_growth(np.stack([angles for _, angles in runs[name]])) for name in ENERGIES)
-    return {**{name: np.stack([rest for rest, _ in own]) for name, own in runs.items()}, "growth": np.array(growth)}
+        for name, regulariser in chosen.items():
+            runs = []
+            for seed in settings.seeds:
+                runs.append(settle(by_chance(count, 3, seed), regulariser, settings.steps, settings.rate, tick))
+            rested[name] = np.stack([centres for centres, _ in runs])
+            if name in ENERGIES:
+                growth.append(late_growth(np.stack([angles for _, angles in runs])))
+    return {**rested, "growth": np.array(max(growth))}
 
 
-def _from_crowd(settings: Centres, context: Context) -> dict[str, Array]:
-    """The least angles (memories, seeds, steps + 1) by regulariser."""
+def _leave_crowd(settings: Centres, context: Context) -> dict[str, Array]:
+    """By regulariser, the least angles (memories, seeds, steps + 1)."""
+    names = (NEAREST, *ENERGIES, CROWDING, MEAN, FARTHEST_PAIRS, FARTHEST)
     chosen = regularisers(settings.crowd, settings.knobs, settings.sharpness)
-    chosen = {name: chosen[name] for name in (NEAREST, *ENERGIES, CROWDING, MEAN, FARTHEST_PAIRS, FARTHEST)}
-    runs = [(memory, seed) for memory in settings.memories for seed in settings.seeds]
-    with context.display.bar(len(chosen) * len(runs) * settings.steps, "out of a crowd", " steps") as tick:
+    shape = (len(settings.memories), len(settings.seeds), settings.steps + 1)
+    angles = {}
+    with context.display.bar(len(names) * shape[0] * shape[1] * settings.steps, "out of a crowd", " steps") as tick:
+        for name in names:
+            angles[name] = np.empty(shape)
+            for i, memory in enumerate(settings.memories):
+                for j, seed in enumerate(settings.seeds):
+                    start = crowd(settings.crowd, settings.crowd_degrees, seed)
+                    _, angles[name][i, j] = settle(
+                        start, chosen[name], settings.steps, settings.rate, tick, memory=memory
+                    )
+    return angles
 
-        def angles(each: dict[str, Any], memory: float, seed: int) -> Array:
-            start = crowd(settings.crowd, settings.crowd_degrees, seed)
-            return settle(start, each, settings.steps, settings.rate, tick, memory=memory)[1]
 
-        shape = (len(settings.memories), len(settings.seeds), settings.steps + 1)
-        return {name: np.stack([angles(each, *run) for run in runs]).reshape(shape) for name, each in chosen.items()}
-
-
-def _by_size(settings: Centres, context: Context) -> dict[str, Any]:
+def _sweep_sizes(settings: Centres, context: Context) -> dict[str, Any]:
+    """By regulariser, the least angle for each embedding size."""
     chosen = regularisers(settings.classes, settings.knobs, settings.sharpness)
     angles: dict[str, list[float]] = {name: [] for name in ("at the start", *SWEPT)}
     total = len(SWEPT) * len(settings.sizes) * settings.size_steps
@@ -189,7 +208,8 @@ def _by_size(settings: Centres, context: Context) -> dict[str, Any]:
             start = by_chance(settings.classes, size, settings.seeds[0])
             angles["at the start"].append(least_angle(start))
             for name in SWEPT:
-                angles[name].append(float(settle(start, chosen[name], settings.size_steps, settings.rate, tick)[1][-1]))
+                _, by_step = settle(start, chosen[name], settings.size_steps, settings.rate, tick)
+                angles[name].append(float(by_step[-1]))
     return {"angles": angles}
 
 
