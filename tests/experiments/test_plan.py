@@ -11,11 +11,10 @@ import pytest
 from lookalike._util.hashing import digest
 from lookalike.data.glyphs import glyphs
 from lookalike.data.pictures import Pictures
-from lookalike.experiments.cells import NOT_IN_KEY
 from lookalike.experiments.choices import Choice, parse_choices, parse_settings, split_top_level
 from lookalike.experiments.plan import make_plan, parse_methods, with_seeds
 from lookalike.experiments.protocol import load_protocol
-from lookalike.experiments.results import RESULTS_VERSION
+from lookalike.experiments.results import NOT_IN_KEY, RESULTS_VERSION
 from lookalike.experiments.splits import fingerprint_of, steered_by_test, with_fold, with_test_classes
 
 POOLINGS = ["average", "gsp", "max"]

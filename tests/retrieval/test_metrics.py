@@ -155,9 +155,9 @@ VECTORS, LABELS = np.eye(4), [0, 0, 1, 1]
         ((VECTORS, [0, 1, 2, 3]), {}, ValueError, "nothing to measure in 4 queries"),
         ((VECTORS, LABELS), {"distance": "dot"}, ValueError, "'cosine' or 'l2', got 'dot'"),
         ((VECTORS, LABELS), {"ks": (0,)}, ValueError, "ks must be at least 1, got 0"),
-        ((VECTORS, LABELS, None, LABELS), {}, ValueError, "come with references"),
+        ((VECTORS, LABELS, None, LABELS), {}, ValueError, "need references, got none"),
         ((VECTORS, LABELS, VECTORS[:, :2], LABELS), {}, ValueError, "one size"),
-        ((VECTORS, LABELS, VECTORS, LABELS), {"query_ids": LABELS}, ValueError, "come together"),
+        ((VECTORS, LABELS, VECTORS, LABELS), {"query_ids": LABELS}, ValueError, "must be given together"),
         ((VECTORS, LABELS, VECTORS, ["a", "a", "b", "b"]), {}, TypeError, "of one kind"),
     ],
 )

@@ -6,12 +6,16 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from lookalike._util.settings import check_settings, setting
 from lookalike.cli.arguments import JSON, REQUIRED, parse
 from lookalike.cli.output import print_status
-from lookalike.cli.workers import is_worker, run_workers, threads_per_worker
+from lookalike.cli.processes import is_worker, run_workers, threads_per_worker
+
+if TYPE_CHECKING:
+    from lookalike.experiments.plan import Plan
+    from lookalike.experiments.workers import Progress
 
 DESCRIPTION = """Train and test every combination of losses, poolings and methods on the data, under one protocol, and
 write the results to --out. Finished results are not repeated, and interrupted ones continue. Several workers can share
@@ -90,7 +94,7 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def _make_plan(settings: BenchmarkSettings) -> Any:
+def _make_plan(settings: BenchmarkSettings) -> "Plan":
     from lookalike.experiments.choices import parse_choices, parse_settings, split_top_level
     from lookalike.experiments.plan import (
         load_sources,
@@ -117,7 +121,7 @@ def _make_plan(settings: BenchmarkSettings) -> Any:
     return plan
 
 
-def _print_plan(plan: Any, progress: Any, workers: int) -> None:
+def _print_plan(plan: "Plan", progress: "Progress", workers: int) -> None:
     from lookalike.data.files import counted
     from lookalike.experiments.estimate import describe_estimate, estimate
 
@@ -159,7 +163,7 @@ def _log_command(argv: list[str], out: Path) -> None:
         file.write(f"{when}, version {RESULTS_VERSION}: {shlex.join(['lookalike', 'benchmark', *argv])}\n")
 
 
-def _as_json(plan: Any, progress: Any) -> str:
+def _as_json(plan: "Plan", progress: "Progress") -> str:
     failed = {cell.key: reason for cell, reason in progress.failed}
     standings = dict.fromkeys(failed, "failed")
     for cell in progress.done:

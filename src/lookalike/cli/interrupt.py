@@ -1,4 +1,4 @@
-"""Handles Ctrl-C in the seconds in which torch and other large packages load."""
+"""Ctrl-C while torch and other large packages load: exit without a traceback."""
 
 import os
 import signal

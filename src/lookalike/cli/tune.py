@@ -3,13 +3,18 @@
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lookalike._util.settings import check_settings, setting
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.output import print_status
+from lookalike.cli.processes import is_worker, run_workers, threads_per_worker
 from lookalike.cli.train import changed_settings, train_command
-from lookalike.cli.workers import is_worker, run_workers, threads_per_worker
+
+if TYPE_CHECKING:
+    from lookalike.tuning.plans import TuningPlan
+    from lookalike.tuning.results import StudyResults
+    from lookalike.tuning.study import Tuning
 
 DESCRIPTION = """Search for good settings with Optuna. A trial trains every run of the protocol with the proposed
 settings. It is judged by the monitored metric on held-out classes, never on the test classes. Several workers can share
@@ -103,7 +108,7 @@ def run(argv: list[str]) -> int:
     return int(results.best is None)
 
 
-def _load_plan(settings: TuneSettings) -> Any:
+def _load_plan(settings: TuneSettings) -> "TuningPlan":
     """The named plan or an empty one, overridden by the command line."""
     from lookalike.experiments.choices import parse_settings, split_top_level
     from lookalike.experiments.layers import merge
@@ -124,7 +129,7 @@ def _load_plan(settings: TuneSettings) -> Any:
     return replace(plan, **overrides, set=merge(plan.set, fixed))
 
 
-def _print_plan(tuning: Any, trials: int, workers: int) -> None:
+def _print_plan(tuning: "Tuning", trials: int, workers: int) -> None:
     from lookalike.data.files import counted
     from lookalike.experiments.estimate import describe_estimate, estimate
 
@@ -148,7 +153,7 @@ def _print_plan(tuning: Any, trials: int, workers: int) -> None:
     print_status(describe_estimate(guess, (trials - finished) * runs, "run", workers))
 
 
-def _collect_results(tuning: Any, plan: Any) -> Any:
+def _collect_results(tuning: "Tuning", plan: "TuningPlan") -> "StudyResults":
     import yaml
 
     from lookalike.tuning.results import best_trial, collect_results

@@ -35,16 +35,14 @@ from lookalike._util.hashing import digest
 from lookalike._util.signals import Stopped
 from lookalike.data.pictures import Pictures
 from lookalike.experiments.choices import Choice
-from lookalike.experiments.results import RESULTS_VERSION
+from lookalike.experiments.results import NOT_IN_KEY, RESULTS_VERSION
 from lookalike.inference.model import TrainedModel, embed_batches
 from lookalike.training.checkpoint import RunFolder
 from lookalike.training.evaluate import measure
 from lookalike.training.features import FeatureCache, default_folder
 from lookalike.training.run import train
-from lookalike.training.settings import FREE_ON_RESUME, Settings
+from lookalike.training.settings import Settings
 
-# Settings that do not change the result: paths and hardware. Steps and patience do belong to the key.
-NOT_IN_KEY = (FREE_ON_RESUME - {"steps", "patience"}) | {"data", "log_every"}
 MEGABYTE = 1e6
 HEAD_BATCH = 256  # pictures that the head embeds at once from cached features
 
@@ -215,7 +213,7 @@ def _write_test_labels(path: Path, test: Pictures) -> None:
 
 
 def _seconds_per_step(run: RunFolder) -> float | None:
-    """From the median speed in metrics.csv, so that evaluations do not count."""
+    """Seconds per step by the median speed in metrics.csv, which excludes evaluations."""
     settings = run.read_settings()
     speeds = [float(row["pictures/s"]) for row in run.read_metrics() if row.get("pictures/s")]
     if not speeds:

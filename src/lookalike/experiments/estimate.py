@@ -20,7 +20,7 @@ OVERHEAD = 0.005  # seconds of a step for sampling, losses and logs
 
 
 class Estimate:
-    """Seconds of training and testing cells that are alike.
+    """Estimated time to train and test cells that differ in fold and seed only.
 
     Args:
         cell: one of them.

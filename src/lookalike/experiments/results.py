@@ -15,8 +15,10 @@ from lookalike.training.settings import FREE_ON_RESUME
 # computed again, and never averaged with current ones.
 RESULTS_VERSION = 2
 
-# Settings in which the models of one row may differ: paths, hardware and the seed.
-PER_MODEL_SETTINGS = (FREE_ON_RESUME - {"steps", "patience"}) | {"data", "log_every", "precision", "seed"}
+# Settings that do not change the result: paths and hardware. Steps and patience do.
+NOT_IN_KEY = (FREE_ON_RESUME - {"steps", "patience"}) | {"data", "log_every"}
+# Settings in which the models of one row may differ.
+PER_MODEL_SETTINGS = NOT_IN_KEY | {"precision", "seed"}
 # Keys of cell.json and result.json that are used as they are.
 DESCRIPTION = ("protocol", "data", "fold", "repeat", "title", "key", "fingerprint")
 # Keys that only result.json has.
@@ -38,7 +40,7 @@ MEASURED = (
     "threads",
 )
 
-Run = tuple[int, int]  # fold, repeat
+FoldRepeat = tuple[int, int]  # counted from 0
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class CellResult:
     written: float = 0.0  # modification time of result.json
 
     @property
-    def run(self) -> Run:
+    def run(self) -> FoldRepeat:
         """(fold, repeat), counted from 0."""
         return self.fold, self.repeat
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lookalike.experiments.results import CellResult, Run
+from lookalike.experiments.results import CellResult, FoldRepeat
 
 if TYPE_CHECKING:
     from lookalike.experiments.joined import Joined
@@ -65,7 +65,7 @@ class Row:
 
     cell: CellResult
     results: tuple[CellResult, ...]
-    missing: tuple[Run, ...]
+    missing: tuple[FoldRepeat, ...]
     failed: int
     older: tuple[CellResult, ...]
     differing: tuple[str, ...]
@@ -111,7 +111,7 @@ class Row:
         return folds
 
     def combinations(self, most: int | None = None) -> list[tuple[CellResult, ...]]:
-        """One repeat of every fold, in all ways.
+        """All combinations of one repeat per fold.
 
         Args:
             most: if there are more combinations, take this many that are evenly spread.

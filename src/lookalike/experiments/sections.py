@@ -9,7 +9,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-from lookalike.experiments.results import CellResult, Run, differing_settings
+from lookalike.experiments.results import CellResult, FoldRepeat, differing_settings
 from lookalike.experiments.rows import Row
 
 Key = tuple[str, str, str, str]  # protocol, data, version, test pictures
@@ -119,7 +119,7 @@ def _rows(cells: list[CellResult], planned_folds: int) -> Iterator[Row]:
         done = [cell for cell in same_title if cell.status == "done"]
         failed_runs = {cell.run for cell in same_title if cell.status == "failed"}
         for variant, results in _split_variants(done).items():
-            latest: dict[Run, CellResult] = {}
+            latest: dict[FoldRepeat, CellResult] = {}
             for result in sorted(results, key=lambda result: result.written):
                 latest[result.run] = result
             current = tuple(latest[run] for run in sorted(latest))

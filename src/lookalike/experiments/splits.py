@@ -1,4 +1,4 @@
-"""Which classes train, which steer the training, and which are tested: the same for every model of a table."""
+"""Splits of a protocol: classes for training, validation and test, the same for every model of a table."""
 
 from dataclasses import replace
 

@@ -101,7 +101,7 @@ def check_ids(ids: Sequence[str]) -> None:
 
 
 def check_items(items: Sequence[Item]) -> None:
-    """Check everything that one of the backends could fail on later.
+    """Check items against the limits of all backends.
 
     Raises:
         TypeError: If metadata are not a dict.

@@ -83,7 +83,7 @@ def connect(uri: str) -> Any:
     with _open_files_lock:
         if _is_locked(uri) and not _open_files[os.getpid(), uri]:
             raise IndexInUse(
-                f"{uri} is open in another process: Milvus in a file is for one at a time, a server takes any number"
+                f"{uri} is open in another process: a Milvus file serves one process at a time, a server serves many"
             )
         with translated_errors(uri):
             client = MilvusClient(uri)

@@ -129,7 +129,7 @@ class MilvusIndex(Index):
             ValueError: If ``kind`` is another one.
         """
         if kind != self.about.kind:
-            raise ValueError(f"a collection stays as it was made, {self.about.kind}: {kind} needs a new index")
+            raise ValueError(f"this Milvus index is {self.about.kind} and cannot change: {kind} needs a new index")
 
     def close(self) -> None:
         """Close the connection."""

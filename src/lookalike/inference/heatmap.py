@@ -20,7 +20,7 @@ from lookalike.models.input_spec import InputSpec
 
 
 class Box(NamedTuple):
-    """A rectangle in the pixels of a picture, from its upper left corner; pixels may be cut."""
+    """A rectangle in the pixels of a picture, from its upper left corner; may start and end inside a pixel."""
 
     left: float
     top: float

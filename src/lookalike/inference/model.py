@@ -58,7 +58,7 @@ def untrained(backbone: str, *, size: int | None = None, device: torch.device | 
         ValueError: If the backbone has no pretrained weights.
     """
     if starts_random(backbone):
-        raise ValueError(f"{backbone} comes without weights: there is nothing to measure before it is trained")
+        raise ValueError(f"{backbone} comes without weights: train it first")
     network = create_backbone(backbone)
     spec = network.spec if size is None else network.spec.resized(size)
     embedder = Embedder(network, dim=None, pooling="average", input_spec=spec)
@@ -196,7 +196,7 @@ class TrainedModel:
         """
         if not self.has_weights:
             name = self.embedder.settings()["pooling"]["name"]
-            raise ValueError(f"the pooling of this model, {name}, does not weigh places: there is nothing to explain")
+            raise ValueError(f"this model cannot explain: its pooling {name} does not weigh places")
         pictures, alone = as_list(pictures)
         sizes = [(0, 0)] * len(pictures)
 

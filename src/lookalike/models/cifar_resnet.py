@@ -90,7 +90,7 @@ class Block(nn.Module):
 
 
 class PreactivatedBlock(nn.Module):
-    """Normalise and relu before each convolution; nothing behind the sum."""
+    """Pre-activation block: batch norm and ReLU before each convolution, nothing after the sum."""
 
     def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
         super().__init__()

@@ -55,7 +55,7 @@ def fetch(address: str) -> Path:
             endpoint=os.environ.get("HF_ENDPOINT"),
         )
     except GatedRepoError:
-        raise ValueError(f"{address} asks for permission: see its page on the hub, then hf auth login") from None
+        raise ValueError(f"{address} is gated: request access on the hub, then run hf auth login") from None
     except RepositoryNotFoundError:
         raise ValueError(f"{address} is not on the hub, or is private: hf auth login") from None
     except RevisionNotFoundError:

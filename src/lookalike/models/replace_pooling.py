@@ -212,8 +212,8 @@ def _path_of_pool(model: nn.Module) -> str:
             paths.append(path)
     if len(paths) != 1 or not hasattr(model, "forward_head"):
         raise TypeError(
-            "the pooling of timm models with one SelectAdaptivePool2d (ResNet, ConvNeXt, EfficientNet, Swin, ...) or "
-            f"with attn_pool (VisionTransformer, Eva) can be replaced, got {type(model).__name__}"
+            "expected a timm model with one SelectAdaptivePool2d (ResNet, ConvNeXt, EfficientNet, Swin, ...) or with "
+            f"attn_pool (VisionTransformer, Eva), got {type(model).__name__}"
         )
     return paths[0]
 

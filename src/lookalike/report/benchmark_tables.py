@@ -154,7 +154,7 @@ def _joined_dim(row: Row) -> int | None:
 
 
 def _dim_suffix(dims: Sequence[int | None], otherwise: str) -> str:
-    """The size of the embedding for a column title, if all rows that have one have the same."""
+    """Size of the embedding for a column title; ``otherwise`` if rows differ in it."""
     distinct = set(dims) - {None}
     if len(distinct) != 1:
         return otherwise

@@ -97,7 +97,7 @@ def _as_task(
     n = r = len(query_vectors)
     if references is None:
         if reference_labels is not None or reference_ids is not None:
-            raise ValueError("reference_labels and reference_ids come with references, which were not given")
+            raise ValueError("reference_labels and reference_ids need references, got none")
         reference_vectors, reference_labels = None, query_labels
         if query_ids is None:
             query_ids = np.arange(n)
@@ -106,7 +106,7 @@ def _as_task(
         reference_vectors = as_vectors("references", references, like=query_vectors)
         r = len(reference_vectors)
         if (query_ids is None) != (reference_ids is None):
-            raise ValueError("query_ids and reference_ids come together, got only one of them")
+            raise ValueError("query_ids and reference_ids must be given together, got only one of them")
     labels = as_codes("labels", query_labels, n, reference_labels, r, query_vectors.device)
     if query_ids is None:
         ids = labels[0].new_full((n,), -1), labels[1].new_full((r,), -2)

@@ -74,7 +74,7 @@ def alpha_query_expansion(
 
 
 def augment_database(references: Any, n: int = 10, alpha: float = 3.0, *, distance: str = "cosine") -> Array:
-    """Move every reference towards its nearest others.
+    """Move every reference towards its nearest neighbours.
 
     Args:
         references: Vectors (r, D).
@@ -205,7 +205,7 @@ def _encode(relative: NDArray[np.float64], ranks: NDArray[np.int64], k1: int) ->
 
 
 def _mutual(ranks: NDArray[np.int64], i: int, k: int) -> NDArray[np.int64]:
-    """Those among i and its k nearest that have i among theirs."""
+    """i and those of its k nearest neighbours that also have i among their k nearest."""
     forward = ranks[i, : k + 1]
     return forward[(ranks[forward, : k + 1] == i).any(1)]
 

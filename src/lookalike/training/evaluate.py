@@ -59,7 +59,7 @@ class Evaluator:
         return vectors[torch.from_numpy(inverse)]
 
     def _embed(self, pictures: Pictures, what: str, with_averages: bool) -> tuple[Tensor, Tensor | None]:
-        """Vectors of all pictures, and their averaged local features if asked for."""
+        """Vectors of all pictures, and their averaged local features or None."""
         embedder, fabric = self.setup.embedder, self.fabric
         longest_share = -(-len(pictures) // fabric.world_size)
 

@@ -200,7 +200,7 @@ def fill_cache(
     display.say(f"features: {count - len(missing):,} of {count:,} are in {cache.store.folder}")
     own_share = [view for view in missing if int(view.key[:8], 16) % fabric.world_size == fabric.global_rank]
     for views in (own_share, None):
-        if views is None:  # what the others computed is still missing if machines have caches of their own
+        if views is None:  # machines with separate caches do not see what the others computed
             views = cache.missing(wanted)
         with display.bar(len(views), "features") as tick:
             cache.fill(views, workers=settings.workers, tick=tick)

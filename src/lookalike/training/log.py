@@ -69,7 +69,7 @@ class Log:
         return values
 
     def rows_with_rest(self, step: int, **more: float) -> list[Row]:
-        """Return all rows and one of the steps since the last row, for a run that ends between two rows.
+        """Return all rows, and one more for the steps since the last row.
 
         The additional row is not stored: a resumed run continues as if it had not been made.
         """

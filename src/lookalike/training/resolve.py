@@ -115,7 +115,7 @@ def require_resumable(previous: Settings, settings: Settings, same_data: bool) -
         )
     if changes:
         listed = ", ".join(changed_by_user or changes.values())
-        raise ValueError(f"a run resumes with the settings it began with; changed are {listed}")
+        raise ValueError(f"a run must resume with the settings it began with; changed are {listed}")
 
 
 def _continue(previous: Settings, asked: Settings) -> Settings:
@@ -162,7 +162,10 @@ def _largest_batch(classes: int, per_class: int, world_size: int) -> int:
     for count in range(classes, 0, -1):
         if count * per_class % world_size == 0:
             return count * per_class
-    raise ValueError(f"{classes} classes with {per_class} pictures each cannot be shared by {world_size} processes")
+    raise ValueError(
+        f"{classes} classes with {per_class} pictures each do not divide into {world_size} equal batches: "
+        "use fewer processes"
+    )
 
 
 def _resolve_head(

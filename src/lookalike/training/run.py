@@ -67,13 +67,8 @@ class Run:
 
     def __init__(self, setup: Setup, on_evaluation: OnEvaluation | None = None) -> None:
         self.setup, self.on_evaluation = setup, on_evaluation
-        self.settings, self.fabric, self.display, self.folder = (
-            setup.settings,
-            setup.fabric,
-            setup.display,
-            setup.folder,
-        )
-        settings = setup.settings
+        self.settings = settings = setup.settings
+        self.fabric, self.display, self.folder = setup.fabric, setup.display, setup.folder
         learner = Learner(setup.model, setup.objective).to(self.fabric.device)
         self.ema: EMA | None = None
         if settings.ema:

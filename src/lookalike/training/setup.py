@@ -216,7 +216,7 @@ def _load(fabric: Fabric, settings: Settings, previous: Settings | None) -> Pict
 
 
 def _on_first_process(fabric: Fabric, work: Callable[[], T]) -> T:
-    """Do ``work`` in the first process; its result, or its error, is that of all."""
+    """Run ``work`` in the first process and give its result or error to all."""
     result: T | None = None
     error: Exception | None = None
     if fabric.global_rank == 0:

@@ -100,7 +100,7 @@ def space_of(points: Sequence[dict[str, Any]]) -> Space:
     values: dict[str, list[Any]] = {name: [] for name in points[0]}
     for point in points:
         if set(point) != set(points[0]):
-            raise ValueError(f"every run must set the same, {', '.join(points[0])}, got {', '.join(point)}")
+            raise ValueError(f"every run must set the same names: {', '.join(points[0])}; got {', '.join(point)}")
         for name, value in point.items():
             if value not in values[name]:
                 values[name].append(value)
