@@ -1,5 +1,6 @@
 """A trained model on whatever people call a picture."""
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,18 @@ def test_every_place_hands_out_its_own_weight_however_few_the_pixels() -> None:
         centre_of_mass = (weights.sum(0) * (np.arange(width) + 0.5)).sum() / width
         if width > 2:
             assert centre_of_mass == pytest.approx(1.5 / 5, abs=0.02)
+
+
+def test_spreading_over_a_long_picture_takes_memory_for_its_weights_only() -> None:
+    height = 1_000_000
+    tracemalloc.start()
+    try:
+        weights = spread(np.ones((7, 7), np.float32) / 49, crop_box(SEEING, 1, height), 1, height)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert weights.sum(dtype=np.float64) == pytest.approx(1, abs=1e-5)
+    assert peak < 2 * weights.nbytes
 
 
 @pytest.mark.parametrize(("width", "height"), [(40, 40), (200, 90), (70, 250), (9, 240)])

@@ -2,6 +2,7 @@
 
 import io
 import struct
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,8 @@ from lookalike.server import Limits, create_app
 from lookalike.server.errors import ApiError
 from lookalike.server.pictures import Crop, as_jpeg, open_picture
 
+ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+
 
 def error_of(answer: Any) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
@@ -29,16 +32,29 @@ def embed(client: TestClient, data: bytes, name: str = "x.jpg") -> Any:
     return client.post("/embed", files={"picture": (name, data)})
 
 
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png_header(width: int, height: int, interlace: int = 0) -> bytes:
+    return chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, interlace))
+
+
+def interlaced(width: int, height: int, missing: int = 0) -> bytes:
+    """A grey interlaced PNG, which Pillow cannot write; ``missing`` bytes lack at the end of the pixels."""
+    rows = b""
+    for left, top, x_step, y_step in ADAM7:
+        columns = len(range(left, width, x_step))
+        rows += len(range(top, height, y_step)) * (b"\0" + bytes([90]) * columns)
+    data = zlib.compress(rows[: len(rows) - missing])
+    return b"\x89PNG\r\n\x1a\n" + png_header(width, height, 1) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
 def bomb(width: int, height: int) -> bytes:
     """A PNG that is small as a file and as large as it says."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
     rows = zlib.compressobj(9)
     data = b"".join(rows.compress(bytes(1 + width)) for _ in range(height)) + rows.flush()
-    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + png_header(width, height) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "AVIF"])
@@ -70,6 +86,46 @@ def test_truncated_pictures_get_415(shared: TestClient, upload: bytes) -> None:
     assert error_of(embed(shared, upload[: len(upload) // 2])) == (415, "not_a_picture")
     jpeg = encoded(noise(200, 200), "JPEG")
     assert error_of(embed(shared, jpeg[: len(jpeg) // 2])) == (415, "not_a_picture")
+
+
+def header_of_png(width: int, height: int) -> bytes:
+    """A PNG whose header says ``width`` x ``height``, with pixels for a single row; the stream itself is complete."""
+    return bomb(1, 1).replace(png_header(1, 1), png_header(width, height), 1)
+
+
+def test_pngs_with_too_few_rows_get_415(shared: TestClient) -> None:
+    """Pillow reads such files without an error and leaves the remaining rows black."""
+    for data in (header_of_png(1, 50), header_of_png(30, 30), header_of_png(1, 3)):
+        assert error_of(embed(shared, data)) == (415, "not_a_picture")
+    black = Image.new("L", (30, 30))
+    for picture in (black, black.convert("1"), black.convert("P"), black.convert("RGBA"), black.convert("I;16")):
+        assert embed(shared, encoded(picture)).status_code == 200, picture.mode
+    assert embed(shared, interlaced(30, 30)).status_code == 200
+    assert error_of(embed(shared, interlaced(30, 30, missing=1))) == (415, "not_a_picture")
+
+
+@pytest.mark.parametrize("path", ["/embed", "/search", "/explain", "/items"])
+@pytest.mark.parametrize("size", [(1, 50_000_000), (50_000_000, 1), (40_000, 400), (30_000, 10), (10, 3000)])
+def test_sides_and_proportions_are_checked_before_decoding(
+    idx: index.Index, served_model: TrainedModel, monkeypatch: pytest.MonkeyPatch, path: str, size: tuple[int, int]
+) -> None:
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda *_: pytest.fail("it was decoded"))
+    client = TestClient(create_app(idx, served_model), base_url="http://127.0.0.1")
+    assert error_of(client.post(path, files={"picture": header_of_png(*size)})) == (413, "too_long")
+
+
+def test_explain_computes_no_weights_per_pixel(shared: TestClient) -> None:
+    data = bomb(100, 10_000)
+    explain = {"files": {"picture": data}}
+    assert shared.post("/explain", **explain).status_code == 200
+    tracemalloc.start()
+    try:
+        answer = shared.post("/explain", **explain)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert np.array(answer.json()["weights"]).sum() == pytest.approx(1, abs=1e-5)
+    assert peak < 3_000_000  # weights of a million pixels are 4 MB
 
 
 def test_pixels_are_counted_before_they_are_decoded(shared: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

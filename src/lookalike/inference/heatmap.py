@@ -10,6 +10,7 @@ however many or few pixels it covers. Along each side, for cell r and u in cells
 The receptive field of a local feature is wider than its cell; the heat map does not show that.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +45,18 @@ class Explained(NamedTuple):
     attributes: NDArray[np.float32] | None
 
 
+class CropWeights(NamedTuple):
+    """Where a model looked in one crop.
+
+    Attributes:
+        grid: As in ``Explained``.
+        attributes: As in ``Explained``.
+    """
+
+    grid: NDArray[np.float32]
+    attributes: NDArray[np.float32] | None
+
+
 def crop_box(spec: InputSpec, width: int, height: int) -> Box:
     """The area of a picture of ``width`` x ``height`` pixels that a model sees.
 
@@ -70,14 +83,26 @@ def spread(grid: NDArray[np.float32], box: Box, width: int, height: int) -> NDAr
     Returns:
         (height, width), with the sum of ``grid`` if the box lies inside the picture.
     """
-    rows = _shares(grid.shape[0], height, box.top, box.height)
-    columns = _shares(grid.shape[1], width, box.left, box.width)
-    return np.asarray((rows @ grid).astype(np.float32) @ columns.T.astype(np.float32))
+    inside_rows = _pixels_inside(box.top, box.height, height)
+    inside_columns = _pixels_inside(box.left, box.width, width)
+    rows = _shares(grid.shape[0], inside_rows, box.top, box.height)
+    columns = _shares(grid.shape[1], inside_columns, box.left, box.width)
+    weights = np.zeros((height, width), np.float32)
+    inside = weights[inside_rows.start : inside_rows.stop, inside_columns.start : inside_columns.stop]
+    inside[...] = (rows @ grid).astype(np.float32) @ columns.T.astype(np.float32)
+    return weights
 
 
-def _shares(cells: int, pixels: int, start: float, extent: float) -> NDArray[np.float64]:
+def _pixels_inside(start: float, extent: float, pixels: int) -> range:
+    """The pixels of one side that a box touches; a long picture has many more."""
+    first = min(max(math.floor(start), 0), pixels)
+    last = min(max(math.ceil(start + extent), first), pixels)
+    return range(first, last)
+
+
+def _shares(cells: int, pixels: range, start: float, extent: float) -> NDArray[np.float64]:
     """How much of each cell goes to each pixel along one side, (pixels, cells): columns add up to 1."""
-    edges = ((np.arange(pixels + 1) - start) * (cells / extent)).clip(0, cells)
+    edges = ((np.arange(pixels.start, pixels.stop + 1) - start) * (cells / extent)).clip(0, cells)
     offsets = (edges[:, None] - np.arange(-1, cells + 1) - 0.5).clip(-1, 1)
     primitive = 0.5 + offsets - offsets * np.abs(offsets) / 2
     primitive[:, 1] += primitive[:, 0]  # beyond the outermost centres the outermost cell continues

@@ -19,7 +19,7 @@ from torch import Tensor
 from lookalike._util.checks import check_count
 from lookalike.data.loading import evaluation_batch
 from lookalike.data.pictures import Pictures
-from lookalike.inference.heatmap import Explained, crop_box, spread
+from lookalike.inference.heatmap import CropWeights, Explained, crop_box, spread
 from lookalike.inference.preprocess import Pixels, Preprocess, as_image, as_list, crop_loader, decoded_batches
 from lookalike.models import Embedder, create_backbone, hub, load_model, starts_random
 
@@ -218,6 +218,21 @@ class TrainedModel:
             weights = spread(grid, box, width, height)
             explained.append(Explained(weights, grid, box, shares if len(shares) else None))
         return explained[0] if alone else explained
+
+    @torch.inference_mode()
+    def explain_crop(self, crop: Pixels) -> CropWeights:
+        """Show where in a crop the pooling looked, without weights per pixel of the picture.
+
+        Args:
+            crop: (size, size, 3) uint8, made by ``preprocess``.
+
+        Returns:
+            The weights of the pooling's grid. ``crop_box`` gives the area that it covers.
+        """
+        crops = torch.from_numpy(crop)[None].to(self.device)
+        grids, attributes = _on_cpu(forward_each(self._weights, self.preprocess.inputs(crops)))
+        shares = attributes[0].numpy()
+        return CropWeights(grids[0].numpy(), shares if len(shares) else None)
 
     def _weights(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         explanation = self.embedder.explain(inputs)

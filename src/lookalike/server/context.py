@@ -124,13 +124,14 @@ class Context:
             ApiError: 503 if the queue is full, 422 if the model gives no usable vector.
         """
         self.refuse_if_full()  # before spending time on the picture
-        pixels = await self.in_picture_thread(self._preprocess, picture, crop)
+        pixels = await self.in_picture_thread(self.preprocess, picture, crop)
         vector: Vector = await self.in_model(lambda: self.batcher.embed(pixels))
         if not np.isfinite(vector).all() or not vector.any():
             raise invalid("the model has no vector for this picture: the result is zero or not finite")
         return vector
 
-    def _preprocess(self, picture: Image.Image, crop: Crop | None) -> Pixels:
+    def preprocess(self, picture: Image.Image, crop: Crop | None) -> Pixels:
+        """Cut the region ``crop`` out of a picture and prepare it for the model: (size, size, 3) uint8."""
         if crop is not None:
             picture = crop.of(picture)
         return self.model.preprocess.crop(picture)

@@ -10,8 +10,9 @@ from typing import NamedTuple
 from PIL import Image
 
 from lookalike.data.reading import FORMATS, as_rgb
+from lookalike.server import png
 from lookalike.server.errors import ApiError, invalid
-from lookalike.server.limits import MOST_SCANS
+from lookalike.server.limits import LONGEST_UPLOAD_SIDE, MOST_ELONGATED, MOST_SCANS
 
 JPEG_QUALITY = 90
 SMALLEST_CROP = 1e-4  # fraction of a side
@@ -102,7 +103,7 @@ def open_picture(data: bytes, *, pixels: int, at_least: int | None = None) -> Im
         The upright RGB picture.
 
     Raises:
-        ApiError: 413 for too many pixels, 415 if it is no picture or damaged.
+        ApiError: 413 for too many pixels or too long a side, 415 if it is no picture or damaged.
     """
     too_many = ApiError(413, "too_many_pixels", f"a picture must have at most {pixels / 1e6:g} million pixels")
     try:
@@ -113,12 +114,15 @@ def open_picture(data: bytes, *, pixels: int, at_least: int | None = None) -> Im
         raise _not_a_picture("the upload is not a picture (supported: JPEG, PNG, WebP, GIF, BMP, TIFF, ...)") from None
     if image.width * image.height > pixels:
         raise too_many
+    _check_sides(image.width, image.height)
     if image.format == "JPEG" and data.count(b"\xff\xda") > MOST_SCANS:
         raise _not_a_picture(f"a JPEG must have at most {MOST_SCANS} scans")
     try:
         if at_least is not None:
             image.draft(None, (at_least, at_least))
         image.load()
+        if image.format == "PNG" and _may_lack_rows(image) and not png.is_complete(data):
+            raise ValueError("rows are missing")
         return as_rgb(image)
     except BOMBS:
         raise too_many from None
@@ -142,6 +146,21 @@ def as_jpeg(picture: Image.Image, *, side: int | None = None) -> bytes:
     file = BytesIO()
     plain.save(file, "JPEG", quality=JPEG_QUALITY)
     return file.getvalue()
+
+
+def _check_sides(width: int, height: int) -> None:
+    longer, shorter = max(width, height), min(width, height)
+    if longer > LONGEST_UPLOAD_SIDE:
+        raise ApiError(413, "too_long", f"a picture must have at most {LONGEST_UPLOAD_SIDE:,} pixels per side")
+    if longer > MOST_ELONGATED * shorter:
+        message = f"the longer side of a picture must be at most {MOST_ELONGATED} times the shorter one"
+        raise ApiError(413, "too_long", message)
+
+
+def _may_lack_rows(image: Image.Image) -> bool:
+    """Whether the last row is all zero, as Pillow leaves it if it is missing. Interlaced rows come in another order."""
+    last_row = image.crop((0, image.height - 1, image.width, image.height))
+    return bool(image.info.get("interlace")) or not any(last_row.tobytes())
 
 
 def _not_a_picture(message: str) -> ApiError:

@@ -3,12 +3,14 @@
 import time
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter, Request
+from numpy.typing import NDArray
 from PIL import Image
 
 from lookalike.index.items import ID
 from lookalike.index.reranking import METHODS
-from lookalike.inference.heatmap import Box, Explained, spread
+from lookalike.inference.heatmap import Box, CropWeights, crop_box, spread
 from lookalike.server.collection import check_where
 from lookalike.server.context import Context
 from lookalike.server.errors import ApiError, invalid, responses, with_timeout
@@ -121,9 +123,15 @@ async def _explain(context: Context, form: Form) -> Weights:
     if not context.model.has_weights:
         raise ApiError(409, "no_weights", "this model's pooling has no weights")
     picture = await _decode(context, form, item_id, crop)
-    region = await context.in_picture_thread(lambda: _shrink(crop.of(picture), context.decode_side))
-    explained: Explained = await context.in_model(lambda: context.batcher.run(lambda model: model.explain(region)))
-    weights = _weights_of_picture(explained, region.size, crop, picture.size)
+    context.refuse_if_full()
+    pixels = await context.in_picture_thread(context.preprocess, picture, crop)
+    explained: CropWeights = await context.in_model(
+        lambda: context.batcher.run(lambda model: model.explain_crop(pixels))
+    )
+    left, top, width, height = crop.pixels(*picture.size)
+    box = crop_box(context.model.spec, width, height)
+    box_in_picture = Box(left + box.left, top + box.top, box.width, box.height)
+    weights = _weights_of_picture(explained.grid, box_in_picture, picture.size)
     grid_rows, grid_columns = explained.grid.shape
     attributes = None
     if explained.attributes is not None:
@@ -146,33 +154,15 @@ async def _decode(context: Context, form: Form, item_id: str | None, crop: Crop)
     return await context.decode_item(item, crop)
 
 
-def _shrink(picture: Image.Image, side: int) -> Image.Image:
-    """Reduce a picture much larger than ``side``; its weights have as many values as it has pixels."""
-    factor = min(picture.size) // side
-    if factor <= 1:
-        return picture
-    return picture.reduce(factor)
-
-
-def _weights_of_picture(
-    explained: Explained, region_size: tuple[int, int], crop: Crop, picture_size: tuple[int, int]
-) -> list[list[float]]:
-    """Spread the weights of a region over square cells of the whole picture; sizes are (width, height)."""
-    width, height = picture_size
-    columns = max(1, round(CELLS * width / max(picture_size)))
-    rows = max(1, round(CELLS * height / max(picture_size)))
-    left, top, crop_width, crop_height = crop.pixels(width, height)
-    # The box of ``explained`` is in pixels of the region, which may have been shrunk.
-    x_scale = crop_width / region_size[0]
-    y_scale = crop_height / region_size[1]
-    box = explained.box
-    box_in_cells = Box(
-        (left + box.left * x_scale) * columns / width,
-        (top + box.top * y_scale) * rows / height,
-        box.width * x_scale * columns / width,
-        box.height * y_scale * rows / height,
-    )
-    weights: list[list[float]] = spread(explained.grid, box_in_cells, columns, rows).tolist()
+def _weights_of_picture(grid: NDArray[np.float32], box: Box, size: tuple[int, int]) -> list[list[float]]:
+    """Spread weights over square cells of the whole picture, at most CELLS per side; ``size`` is (width, height)."""
+    width, height = size
+    columns = max(1, round(CELLS * width / max(size)))
+    rows = max(1, round(CELLS * height / max(size)))
+    x_scale = columns / width
+    y_scale = rows / height
+    box_in_cells = Box(box.left * x_scale, box.top * y_scale, box.width * x_scale, box.height * y_scale)
+    weights: list[list[float]] = spread(grid, box_in_cells, columns, rows).tolist()
     return weights
 
 
