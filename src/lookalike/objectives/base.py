@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lookalike._util.tensor_checks import require
-from lookalike.pooling.kernel import without_autocast
+from lookalike.pooling.autograd import precise, without_autocast
 
 
 class Loss(NamedTuple):
@@ -72,10 +72,6 @@ class Objective(nn.Module):
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value}" for name, value in self.settings.items())
-
-
-def precise(values: Tensor) -> Tensor:
-    return values if values.dtype == torch.float64 else values.float()
 
 
 def check_vectors(name: str, vectors: Tensor, labels: Tensor) -> None:

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, distributed, nn
 
 from lookalike._util.tensor_checks import require
-from lookalike.objectives.base import Loss, Objective, check_pictures, check_vectors, precise
+from lookalike.objectives.base import Loss, Objective, check_pictures, check_vectors
+from lookalike.pooling.autograd import precise
 
 
 class Gathered(nn.Module):

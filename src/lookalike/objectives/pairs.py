@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from lookalike.objectives.base import Loss, Objective, check_vectors, precise
-from lookalike.pooling.kernel import without_autocast
+from lookalike.objectives.base import Loss, Objective, check_vectors
+from lookalike.pooling.autograd import precise, without_autocast
 
 
 class Pairs(NamedTuple):

@@ -1,18 +1,4 @@
-"""Generalized sum pooling: a weighted mean of local features that learns what to ignore.
-
-Of every bag, the share ``keep`` (the paper's mu) nearest to the prototypes is kept and the rest ignored; ``sharpness``
-(epsilon) sets how hard the choice is: towards 0 it is average pooling, towards infinity a top-k.
-
-    p = weights of lookalike.pooling.transport for the cost || clip(prototype_i) - clip(feature_j / radius) ||
-    vector = sum_j p_j feature_j,        clip(u) = u / max(1, ||u||)
-
-``radius`` is 1 in the paper. Features longer than it are compared by their direction alone; where they are much shorter
-the cost is nearly linear in them, ``1 - <prototype, feature / radius>``, and the layer a linear attention whose share
-is exact.
-
-Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023. Their settings:
-64 prototypes (CUB, Cars) or 128 (SOP, In-shop), keep 0.3, sharpness 5 with pair losses and 0.5 with proxy losses.
-"""
+"""Generalized sum pooling (GSP), a weighted mean of local features that learns what to ignore."""
 
 from collections.abc import Callable
 from math import atanh, log
@@ -24,14 +10,14 @@ from torch.nn.functional import normalize
 
 from lookalike._util.checks import check_count, check_range
 from lookalike.geometry import clip, greedy_k_centre
-from lookalike.pooling.bags import as_bags
-from lookalike.pooling.base import Pooled, Pooling
-from lookalike.pooling.kernel import select_and_sum, without_autocast
+from lookalike.pooling.autograd import precise, without_autocast
+from lookalike.pooling.base import Pooled, Pooling, as_bags, as_points
+from lookalike.pooling.kernel import select_and_sum
 from lookalike.pooling.transport import solver_dtype
 from lookalike.pooling.warmup import WarmUp
 
-# An fp32 distance by the expanded square is off by up to 4e-4 where a feature equals a prototype. Up to this
-# sharpness that moves n * keep * weight by less than 1e-3; above it, the product is taken in fp64.
+# In fp32 the expanded square of a distance has an error of up to 4e-4 where a feature equals a prototype. Up to this
+# sharpness that changes n * keep * weight by less than 1e-3. Above it, the product is computed in fp64.
 FP32_SHARPNESS = 5.0
 
 KEEP_RANGE = (1e-4, 1 - 1e-4)  # of a learnable keep
@@ -39,24 +25,37 @@ SHARPNESS_RANGE = (1e-3, 1e4)  # of a learnable sharpness
 
 
 class GeneralizedSumPool(Pooling):
-    """Pool maps (B, D, H, W) or tokens (B, N, D) into vectors (B, D).
+    """Generalized sum pooling: keeps the share ``keep`` of a bag that is nearest to learnt prototypes.
+
+        cost_ij = || clip(prototype_i) - clip(feature_j / radius) ||,     clip(u) = u / max(1, ||u||)
+        weight  = weights of ``lookalike.pooling.partial_transport(cost, keep, sharpness)``
+        vector  = sum_j weight_j feature_j
+
+    Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023, where ``keep`` is mu
+    and ``sharpness`` epsilon. Their settings: radius 1, 64 prototypes (CUB, Cars) or 128 (SOP, In-shop), keep 0.3,
+    sharpness 5 with pair losses and 0.5 with proxy losses.
 
     Args:
-        dim: Channels D of the features.
-        num_prototypes: Number m of prototypes.
-        keep: Share of the features that is kept (mu), in (0, 1]; 1 is average pooling.
-        sharpness: How hard the choice is (epsilon), above 0.
-        radius: Length of features that counts as 1 when they are compared with the prototypes.
+        dim: Size D of the local features.
+        num_prototypes: Number of prototypes m.
+        keep: Share of the bag to keep, in (0, 1]; 1 is average pooling.
+        sharpness: How hard the selection is, above 0. Towards 0 it is average pooling, towards infinity a top-k.
+        radius: Features longer than this are compared by direction only. For much shorter ones the cost is nearly
+            linear, 1 - <prototype, feature / radius>.
         learn_keep: Make ``keep`` a parameter, bounded by KEEP_RANGE.
         learn_sharpness: Make ``sharpness`` a parameter, bounded by SHARPNESS_RANGE.
-        background: The prototypes represent the background. They remove the share ``keep``; the weights are the rest of
-            each feature. Set ``keep`` to the share of the background.
-        init: "random" places prototypes just inside the unit sphere. "k-centre" (the authors' way) pools by average in
-            the first training steps until ``memory`` averages of bags were seen, then chooses the prototypes among
-            them. ``init_from(features)`` chooses them at once from given local features.
-        memory: Averages of bags to collect for "k-centre".
-        delay: Training steps before collecting, for losses with a warm-up of their own.
+        background: The prototypes stand for the background. They take the share ``keep`` away and the weights are the
+            rest, so set ``keep`` to the share of the background.
+        init: "random" places the prototypes just inside the unit sphere. "k-centre", the authors' method, uses average
+            pooling in the first training steps, until ``memory`` averages of bags have been collected, and then
+            chooses the prototypes among them. ``init_from`` does it at once, from given features.
+        memory: Number of averages to collect for "k-centre".
+        delay: Training steps to wait before collecting, for losses that need a warm-up.
         check_finite: Raise an error for NaN or infinite features.
+
+    Raises:
+        TypeError: If a count is not a whole number.
+        ValueError: If a setting is out of range.
 
     >>> pool = GeneralizedSumPool(dim=128, num_prototypes=64, keep=0.3, sharpness=5.0)
     >>> pool(torch.randn(8, 128, 7, 7)).shape
@@ -109,27 +108,27 @@ class GeneralizedSumPool(Pooling):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set the prototypes to random directions, just inside the unit sphere: on it, clipping has no gradient."""
+        """Draw prototypes in random directions, just inside the unit sphere because clipping has no gradient on it."""
         with torch.no_grad():
             self.prototypes.copy_(0.9 * normalize(torch.randn_like(self.prototypes)))
 
     @property
     def keep(self) -> float | Tensor:
-        """Share that is kept; a scalar tensor if it is learnt."""
+        """The share to keep; a scalar tensor if it is learnt."""
         if self.keep_logit is None:
             return self._keep
         return _squash(self.keep_logit, _logit(KEEP_RANGE[0]), _logit(KEEP_RANGE[1])).sigmoid()
 
     @property
     def sharpness(self) -> float | Tensor:
-        """How hard the choice is; a scalar tensor if it is learnt."""
+        """How hard the selection is; a scalar tensor if it is learnt."""
         if self.log_sharpness is None:
             return self._sharpness
         return _squash(self.log_sharpness, log(SHARPNESS_RANGE[0]), log(SHARPNESS_RANGE[1])).exp()
 
     @property
     def ready(self) -> bool:
-        """False while prototypes are still to be chosen from data; until then the pooling is the average."""
+        """False while the prototypes wait for data; until then this is average pooling."""
         return self.warm_up is None or self.warm_up.done
 
     @overload
@@ -137,36 +136,33 @@ class GeneralizedSumPool(Pooling):
     @overload
     def forward(self, features: Tensor, mask: Tensor | None = None, *, details: Literal[True]) -> Pooled: ...
     def forward(self, features: Tensor, mask: Tensor | None = None, *, details: bool = False) -> Tensor | Pooled:
-        """Pool features. Computed in fp32 (fp64 for fp64 features), also under autocast; the vector is cast back.
+        """Pool local features, in fp32 (fp64 for fp64 features), also under autocast.
 
         Args:
             features: Maps (B, D, H, W) or tokens (B, N, D).
-            mask: (B, N) bool, True where a feature is present.
-            details: Also return weights and attributes, differentiable.
+            mask: (B, N) bool, True where a feature is present; None: all are present.
+            details: Return ``Pooled`` instead of the vectors.
 
         Returns:
-            Vectors (B, D), or ``Pooled`` with ``details``.
+            Vectors (B, D) in the dtype of the features, or ``Pooled``.
         """
         bags = as_bags(features, self.dim, mask, check_finite=self.check_finite)
         with without_autocast(bags.device):
-            if bags.dtype != torch.float64:
-                bags = bags.float()
-            bags = self._in_radii(bags)
+            bags = self._in_radii(precise(bags))
             if self.training and self.warm_up is not None and not self.warm_up.done:
                 observe = self.warm_up.observe
                 if torch.compiler.is_compiling():
                     observe = torch.compiler.disable(observe)  # as a decorator it would import the compiler
-                chosen = observe(_average(bags, mask))
-                if chosen is not None:
-                    self._set_prototypes(chosen)
+                prototypes = observe(_average(bags, mask))
+                if prototypes is not None:
+                    self._set_prototypes(prototypes)
             average = not self.ready or (self.keep_logit is None and self._keep == 1)
             if average and not details:
                 return self._from_radii(_average(bags, mask) + self._nothing()).to(features.dtype)
-            keep = 1.0 if average else self.keep
             vector, weights, attributes = select_and_sum(
                 bags,
                 self.prototypes.to(bags.dtype),
-                _solver_scalar(keep, bags),
+                _solver_scalar(1.0 if average else self.keep, bags),
                 _solver_scalar(self.sharpness, bags),
                 mask,
                 background=self.background and not average,
@@ -186,33 +182,26 @@ class GeneralizedSumPool(Pooling):
         """Choose the prototypes among local features by greedy k-centre. Under DDP give every rank the same features.
 
         Args:
-            features: Features (K, D), tokens (B, N, D) or maps (B, D, H, W).
+            features: Local features (K, D), tokens (B, N, D) or maps (B, D, H, W).
             mask: (B, N) bool, True where a feature is present.
 
         Raises:
-            ValueError: If there are fewer features than prototypes.
+            ValueError: If there are fewer features than prototypes, or a value is not finite.
         """
-        if features.dim() == 2:
-            features = features.unsqueeze(0)
-        points = as_bags(features, self.dim, mask, check_finite=True).reshape(-1, self.dim)
-        if mask is not None:
-            points = points[mask.reshape(-1)]
-        if len(points) < self.num_prototypes:
-            raise ValueError(f"{self.num_prototypes} prototypes need at least as many features, got {len(points)}")
+        points = as_points(features, self.dim, mask, self.num_prototypes)
         points = clip(self._in_radii(points.to(self.prototypes)))
         self._set_prototypes(points[greedy_k_centre(points, self.num_prototypes).indices])
         if self.warm_up is not None:
             self.warm_up.finish()
 
     def extra_repr(self) -> str:
-        """Return the settings, for ``print(layer)``."""
         with torch.no_grad():
             text = f"dim={self.dim}, num_prototypes={self.num_prototypes}, keep={float(self.keep):.4g}"
             if self.keep_logit is not None:
                 text += " (learnt)"
             text += f", sharpness={float(self.sharpness):.4g}"
-        if self.log_sharpness is not None:
-            text += " (learnt)"
+            if self.log_sharpness is not None:
+                text += " (learnt)"
         if self.radius != 1:
             text += f", radius={self.radius:.4g}"
         if self.background:
@@ -224,17 +213,13 @@ class GeneralizedSumPool(Pooling):
             self.prototypes.copy_(values)  # in place: the optimizer holds this Parameter
 
     def _in_radii(self, features: Tensor) -> Tensor:
-        if self.radius == 1:
-            return features
-        return features / self.radius
+        return features if self.radius == 1 else features / self.radius
 
     def _from_radii(self, vectors: Tensor) -> Tensor:
-        if self.radius == 1:
-            return vectors
-        return vectors * self.radius
+        return vectors if self.radius == 1 else vectors * self.radius
 
     def _nothing(self) -> Tensor:
-        """Zero that depends on every parameter: DDP needs a gradient for each, also while they have no effect."""
+        """Zero, but connected to every parameter: DDP expects a gradient for each, also while they have no effect."""
         return 0 * torch.stack([parameter.sum() for parameter in self.parameters()]).sum()
 
     def _needs_exact_distances(self) -> bool:
@@ -242,17 +227,17 @@ class GeneralizedSumPool(Pooling):
 
 
 def _products_are_rounded() -> bool:
-    """Whether matrix products of fp32 may be taken in TF32 or bf16."""
+    """Whether fp32 matrix products may be computed in TF32 or bf16."""
     if torch.compiler.is_compiling():
-        return torch.backends.cuda.matmul.allow_tf32  # all that can be read in a traced graph
+        return torch.backends.cuda.matmul.allow_tf32  # the only one of these flags that can be read while tracing
     try:
         return torch.get_float32_matmul_precision() != "highest"
-    except RuntimeError:  # raised if the switches were set one by one
+    except RuntimeError:  # raised if the flags of the backends were set one by one
         return True
 
 
 def _average(bags: Tensor, mask: Tensor | None) -> Tensor:
-    """Bags (B, N, D) with zeros where absent -> their means (B, D)."""
+    """Means (B, D) of bags (B, N, D) whose absent features are zero."""
     if mask is None:
         return bags.mean(1)
     return bags.sum(1) / mask.sum(1, keepdim=True)
@@ -271,7 +256,7 @@ def _logit(p: float) -> float:
 def _bounded_parameter(
     name: str, value: float, bounds: tuple[float, float], scale: Callable[[float], float]
 ) -> nn.Parameter:
-    """The parameter that ``_squash`` takes to ``scale(value)``."""
+    """The parameter that ``_squash`` maps to ``scale(value)``."""
     if not bounds[0] < value < bounds[1]:
         raise ValueError(f"a learnable {name} must start inside ({bounds[0]}, {bounds[1]}), got {value}")
     low, high = scale(bounds[0]), scale(bounds[1])

@@ -7,19 +7,18 @@
     p_j   = t_j, or sigmoid(-l_j - bias) / (n (1 - keep)) where the prototypes stand for the background
     vector = sum_j p_j f_j,   attributes_i = sum_j t_j S_ij
 
-This is one ``autograd.Function`` because autograd would store five tensors of the size of ``c`` where one
-is enough: all that the backward pass needs of them is ``S_ij / c_ij``, which enters both of its matrix
-products as it is, up to a factor per feature. Both passes walk over blocks of bags that fit the cache,
-so the temporaries stay small as well.
+This is one ``autograd.Function`` because autograd would store five tensors of the size of ``c``. One is enough: the
+backward pass only needs ``S_ij / c_ij``, which enters both of its matrix products up to a factor per feature. Both
+passes work on blocks of bags that fit the cache, so the temporaries are small as well.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lookalike.pooling.first_order import first_order_only
+from lookalike.pooling.autograd import first_order_only, without_autocast
 from lookalike.pooling.transport import count_features, gate_gradient, gate_logits, newton_tolerance, solver_dtype
 
 CPU_BLOCK = 2**19  # elements of a temporary: 2 MB of fp32
@@ -37,11 +36,20 @@ def select_and_sum(
     attributes: bool = True,
     exact: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Pool features (B, N, D) by prototypes (m, D) -> vector (B, D), weights (B, N), attributes (B, m) or None.
+    """Select the features nearest to the prototypes and sum them.
 
-    Features and prototypes share one dtype, fp32 or fp64; ``keep`` and ``sharpness`` are numbers, or scalars in
-    ``solver_dtype`` if they are learnt. Features that ``mask`` (B, N) leaves out must be zero. ``exact`` takes the
-    distances between fp32 vectors by an fp64 product.
+    Args:
+        features: Bags (B, N, D) in fp32 or fp64; absent features must be zero.
+        prototypes: (m, D), in the dtype of the features.
+        keep: Share of a bag to keep; a number, or a scalar in ``solver_dtype`` if it is learnt.
+        sharpness: How hard the selection is; a number, or a scalar in ``solver_dtype`` if it is learnt.
+        mask: (B, N) bool, True where a feature is present.
+        background: The prototypes stand for the background: sum the features that they leave.
+        attributes: Also compute the attributes.
+        exact: Compute distances between fp32 vectors by an fp64 product.
+
+    Returns:
+        vector (B, D), weights (B, N), and attributes (B, m) or None.
     """
     inputs = (features, prototypes, keep, sharpness)
     needs_gradient = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
@@ -77,18 +85,20 @@ class _SelectAndSum(torch.autograd.Function):
         transported = weights = (logits.sigmoid() / (keep * count)).to(dtype)
         if background:
             weights = (logits.neg().sigmoid() / ((1 - keep) * count)).to(dtype)
-            weights = weights if mask is None else weights * mask
+            if mask is not None:
+                weights = weights * mask
 
         vector = torch.bmm(weights.unsqueeze(1), features).squeeze(1)
         histogram = None
         if attributes:
-            shares = [t / block.total for t, block in zip(_split(transported, step), near, strict=True)]
-            parts = [torch.bmm(t.unsqueeze(1), block.kernel) for t, block in zip(shares, near, strict=True)]
-            histogram = _join(parts).squeeze(1)
+            histograms = []
+            for shares, block in zip(_split(transported, step), near, strict=True):
+                histograms.append(torch.bmm((shares / block.total).unsqueeze(1), block.kernel))
+            histogram = _join(histograms).squeeze(1)
         if needs_gradient:
-            # Not the prototypes themselves: they may be set anew between forward and backward.
+            # Not the prototypes themselves: they may be replaced between forward and backward.
             small = (logits, weights, transported, centres.to(dtype), centre_norms.to(dtype))
-            ctx.save_for_backward(features, *small, *(tensor for block in near for tensor in block))
+            ctx.save_for_backward(features, *small, *chain.from_iterable(near))
         ctx.set_materialize_grads(False)
         ctx.inputs = (prototypes, keep, sharpness)
         ctx.count, ctx.background, ctx.lean, ctx.step = count, background, lean, step
@@ -101,8 +111,8 @@ class _SelectAndSum(torch.autograd.Function):
         features = ctx.saved_tensors[0]
         with torch.no_grad(), without_autocast(features.device):
             gradients = _gradients(ctx, grad_vector, grad_weights, grad_attributes)
-        sources = (features, *ctx.inputs, grad_vector, grad_weights, grad_attributes)
-        return first_order_only(gradients, [source for source in sources if isinstance(source, Tensor)])
+        inputs = (features, *ctx.inputs, grad_vector, grad_weights, grad_attributes)
+        return first_order_only(gradients, [value for value in inputs if isinstance(value, Tensor)])
 
 
 def _gradients(
@@ -114,16 +124,24 @@ def _gradients(
     near = [_Nearness(*rest[i : i + fields]) for i in range(0, len(rest), fields)]
     need_features, need_prototypes, need_keep, need_sharpness = ctx.needs_input_grad[:4]
 
-    # On the pooling weights p and the transported shares t, each (B, N), and through them on the gate and on keep.
-    signed_keep = keep - 1 if ctx.background else keep  # p = sigmoid(+-logits) / (+-n signed_keep)
+    # Gradients on the pooling weights p and the transported shares t, each (B, N), and through them on the gate.
+    signed_keep = keep  # p = sigmoid(+-logits) / (+-n signed_keep)
+    if ctx.background:
+        signed_keep = keep - 1
     grad_p, grad_t = grad_weights, None
     if grad_vector is not None:
         grad_p = torch.bmm(grad_vector.unsqueeze(1), features.mT).squeeze(1)
-        grad_p = grad_p if grad_weights is None else grad_p + grad_weights
-    grad_gate = torch.zeros_like(weights) if grad_p is None else grad_p / (signed_keep * ctx.count)
+        if grad_weights is not None:
+            grad_p = grad_p + grad_weights
+    if grad_p is None:
+        grad_gate = torch.zeros_like(weights)
+    else:
+        grad_gate = grad_p / (signed_keep * ctx.count)
     if grad_attributes is not None:
-        pairs = zip(near, _split(grad_attributes, ctx.step), strict=True)
-        grad_t = _join([(block.kernel * grad.unsqueeze(1)).sum(-1) / block.total for block, grad in pairs])
+        grads = []
+        for block, grad in zip(near, _split(grad_attributes, ctx.step), strict=True):
+            grads.append((block.kernel * grad.unsqueeze(1)).sum(-1) / block.total)
+        grad_t = _join(grads)
         grad_gate = grad_gate + grad_t / (keep * ctx.count)
 
     # Through the gate, on the closeness l (B, N) and on keep.
@@ -131,22 +149,26 @@ def _gradients(
     grad_keep = None
     if need_keep:
         grad_keep = (ctx.count * grad_bias).sum()
-        grad_keep = grad_keep if grad_p is None else grad_keep - (grad_p * weights).sum() / signed_keep
-        grad_keep = grad_keep if grad_t is None else grad_keep - (grad_t * transported).sum() / keep
+        if grad_p is not None:
+            grad_keep = grad_keep - (grad_p * weights).sum() / signed_keep
+        if grad_t is not None:
+            grad_keep = grad_keep - (grad_t * transported).sum() / keep
 
     # Through the distances: the gradient on -sharpness * c_ij is S_ij (base_j + t_j grad_attributes_i).
     base = grad_closeness.to(features.dtype)
-    base = base if grad_t is None else base - transported * grad_t
+    if grad_t is not None:
+        base = base - transported * grad_t
     grad_features = features.new_empty(features.shape) if need_features else None
     grad_centres = torch.zeros_like(centres) if need_prototypes else None
     grad_sharpness = torch.zeros_like(sharpness) if need_sharpness else None
     start = 0
     for block, bags in zip(near, _split(features, ctx.step), strict=True):
-        part = slice(start, start := start + bags.shape[0])
-        onto = (base[part] / block.total).unsqueeze(-1)
+        rows = slice(start, start + bags.shape[0])
+        start = rows.stop
+        onto = (base[rows] / block.total).unsqueeze(-1)
         if grad_attributes is not None:
-            share = (transported[part] / block.total).unsqueeze(-1)
-            onto = share * grad_attributes[part].unsqueeze(1) + onto
+            share = (transported[rows] / block.total).unsqueeze(-1)
+            onto = share * grad_attributes[rows].unsqueeze(1) + onto
         pull = block.kernel * (onto * (sharpness / block.norms))
         if not ctx.lean:
             distance = block.distance(sharpness)
@@ -156,15 +178,15 @@ def _gradients(
         if grad_centres is not None:
             _pull_prototypes(grad_centres, centres, bags, block.norms, pull)
         if grad_features is not None:
-            out = grad_features[part]
+            out = grad_features[rows]
             torch.mm(pull.view(-1, len(centres)), centres, out=out.view(-1, out.shape[-1]))
             inside = pull.sum(-1, keepdim=True)
             del pull  # before the next temporary of its size
             along = (out * bags).sum(-1, keepdim=True) / block.norms.square()
-            # Clipping takes away all that lies along a feature; inside of the ball it is the feature's own pull.
+            # Clipping removes the component along a feature. Inside the ball the feature's own pull is subtracted.
             out.addcmul_(bags, torch.where(_is_clipped(block.norms), along, inside), value=-1)
             if grad_vector is not None:
-                out.addcmul_(weights[part].unsqueeze(-1), grad_vector[part].unsqueeze(1))
+                out.addcmul_(weights[rows].unsqueeze(-1), grad_vector[rows].unsqueeze(1))
     if grad_centres is not None:
         radial = (grad_centres * centres).sum(-1, keepdim=True) * _is_clipped(centre_norms)
         grad_centres = (grad_centres - radial * centres) / centre_norms
@@ -172,19 +194,21 @@ def _gradients(
 
 
 class _Nearness(NamedTuple):
-    """How near the features of some bags are to the prototypes, as far as the rest needs to know."""
+    """How near the features of a block of b bags are to the prototypes."""
 
     norms: Tensor  # (b, N, 1) max(1, ||f_j||)
-    nearest: Tensor | None  # (b, N) min_i c_ij if exact; else None, which stands for 0
+    nearest: Tensor | None  # (b, N) min_i c_ij if exact; else None, which means 0
     total: Tensor  # (b, N) Z_j = sum_i exp(-sharpness * (c_ij - nearest_j))
     kernel: Tensor  # (b, N, m) Z_j S_ij; if lean, Z_j S_ij / c_ij
 
     def closeness(self, sharpness: float | Tensor) -> Tensor:
         log_total = self.total.to(solver_dtype(self.total)).log()
-        return log_total if self.nearest is None else log_total - sharpness * self.nearest
+        if self.nearest is None:
+            return log_total
+        return log_total - sharpness * self.nearest
 
     def distance(self, sharpness: float | Tensor) -> Tensor:
-        """c_ij (b, N, m), read back from a kernel that is not lean; infinite where that has underflown to zero."""
+        """c_ij (b, N, m), recovered from a kernel that is not lean; infinite where that has underflowed to zero."""
         distance = self.kernel.log().div_(-sharpness)
         if self.nearest is not None:
             distance.add_(self.nearest.unsqueeze(-1))
@@ -192,58 +216,58 @@ class _Nearness(NamedTuple):
 
 
 def _nearness(bags: Tensor, centres: Tensor, sharpness: float | Tensor, lean: bool, exact: bool) -> _Nearness:
-    """bags (b, N, D), clipped prototypes (m, D). The distances are taken in the dtype of the prototypes."""
+    """Compare bags (b, N, D) with clipped prototypes (m, D), in the dtype of the prototypes."""
     dtype, bags = bags.dtype, bags.to(centres.dtype)
     norm = torch.linalg.vector_norm(bags, dim=-1, keepdim=True)
     norms = norm.clamp(min=1)
     # || clip(w) - clip(f) ||^2 expanded. Scaling the product saves a clipped copy of the features.
     squares = torch.mm(bags.reshape(-1, bags.shape[-1]), centres.T).view(*bags.shape[:2], len(centres))
     squares.mul_(-2 / norms).add_(centres.square().sum(-1)).add_(norm.clamp_(max=1).square_())
-    # Below its resolution a distance is rounding error. Held there, it has a finite inverse, and so a gradient.
+    # Below this resolution a distance is rounding error. Clamped to it, it has a finite inverse and so a gradient.
     distance = squares.clamp_(min=torch.finfo(squares.dtype).eps).sqrt_()
+    nearest = None
     if exact:
-        nearest = distance.amin(-1, keepdim=True)
-        kernel = (nearest - distance).to(dtype).mul_(sharpness).exp_()
+        smallest = distance.amin(-1, keepdim=True)
+        kernel = (smallest - distance).to(dtype).mul_(sharpness).exp_()
+        nearest = smallest.squeeze(-1)
     else:
         kernel = (distance * -sharpness).exp_()
     total = kernel.sum(-1)
     if lean:
         kernel.div_(distance)
-    return _Nearness(norms.to(dtype), nearest.squeeze(-1) if exact else None, total, kernel)
+    return _Nearness(norms.to(dtype), nearest, total, kernel)
 
 
 def _pull_prototypes(out: Tensor, centres: Tensor, bags: Tensor, norms: Tensor, pull: Tensor) -> None:
-    """out (m, D) += pull' @ features, less the same pull along each prototype."""
+    """out (m, D) += pull' @ features, minus the same pull along each prototype."""
     pull = pull.view(-1, len(centres))
     out.addmm_(pull.T, bags.reshape(-1, bags.shape[-1]))
     out.addcmul_(centres, pull.T @ norms.view(-1, 1), value=-1)
 
 
 def _is_clipped(norms: Tensor) -> Tensor:
-    """Whether max(1, norm) is a norm. On the very edge, where rounding would decide, it counts as inside."""
+    """Whether max(1, norm) is above 1. On the edge, where rounding would decide, a vector counts as inside."""
     return norms > 1 + 16 * torch.finfo(norms.dtype).eps
 
 
 def _bags_per_block(features: Tensor, prototypes: int, exact: bool) -> int | None:
-    """None: all at once, where a compiler fuses the chain and would unroll a loop."""
+    """Bags per block; None: all at once, because a compiler fuses the operations and would unroll a loop."""
     if torch.compiler.is_compiling():
         return None
     _, size, dim = features.shape
     limit = CPU_BLOCK if features.device.type == "cpu" else OTHER_BLOCK
-    limit = limit // 2 if exact else limit  # its temporaries are twice as wide
+    if exact:
+        limit //= 2  # its temporaries are twice as wide
     return max(1, limit // (size * max(dim, prototypes)))
 
 
 def _split(tensor: Tensor, step: int | None) -> tuple[Tensor, ...]:
-    return (tensor,) if step is None or tensor.shape[0] <= step else tensor.split(step)
+    if step is None or tensor.shape[0] <= step:
+        return (tensor,)
+    return tensor.split(step)
 
 
-def _join(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """Everything here is computed in fp32 or fp64, also when somebody calls backward() under autocast."""
-    if torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return nullcontext()
+def _join(blocks: list[Tensor]) -> Tensor:
+    if len(blocks) == 1:
+        return blocks[0]
+    return torch.cat(blocks)

@@ -1,10 +1,10 @@
-"""Poolings that give one vector per prototype, laid end to end: the size of the embedding is shared among them.
+"""Base class of poolings that concatenate one vector per prototype.
 
     embedding of size m * D  =  m prototypes x local features of size D
 
-An embedding of 128 by 8 prototypes leaves 16 dimensions to the local features, one of 8192 by 64 leaves them 128:
-the two sizes in which Gürbüz, Şener and Alatan ("Generalized Sum Pooling for Metric Learning", ICCV 2023) compare
-such poolings. So the model projects first, to ``local_dim``.
+The model first projects the local features to ``local_dim`` = D. With 8 prototypes an embedding of size 128 has D = 16;
+with 64 prototypes one of size 8192 has D = 128. These are the two sizes that Gürbüz, Şener and Alatan compare
+("Generalized Sum Pooling for Metric Learning", ICCV 2023).
 """
 
 from typing import Any
@@ -13,14 +13,18 @@ import torch
 from torch import Tensor
 
 from lookalike._util.checks import check_count
-from lookalike.pooling.bags import as_bags
-from lookalike.pooling.base import Pooling
+from lookalike.pooling.base import Pooling, as_points
 
-NUM_PROTOTYPES = 8  # as many as leave 16 of 128 dimensions
+NUM_PROTOTYPES = 8  # local features of size 16 for embeddings of size 128
 
 
 class PerPrototypePool(Pooling):
-    """Local features (B, N, dim) -> vectors (B, num_prototypes * dim)."""
+    """Pools local features (B, N, dim) into vectors (B, num_prototypes * dim).
+
+    Args:
+        dim: Size D of the local features.
+        num_prototypes: Number of prototypes m.
+    """
 
     has_weights = False
 
@@ -32,29 +36,37 @@ class PerPrototypePool(Pooling):
 
     @classmethod
     def local_dim(cls, embedding_dim: int, settings: dict[str, Any]) -> int:
-        """embedding_dim / num_prototypes, which must be whole."""
+        """Return embedding_dim / num_prototypes.
+
+        Args:
+            embedding_dim: Size of the embedding.
+            settings: Keyword arguments for the class.
+
+        Raises:
+            ValueError: If num_prototypes does not divide embedding_dim.
+        """
         count = settings.get("num_prototypes", NUM_PROTOTYPES)
         check_count("num_prototypes", count)
         if embedding_dim % count:
             raise ValueError(
-                f"num_prototypes must divide the size of the embedding, {embedding_dim}, which is one vector per "
-                f"prototype, got {count}"
+                f"num_prototypes must divide the size of the embedding, {embedding_dim}, because it holds one vector "
+                f"per prototype, got {count}"
             )
         return embedding_dim // count
 
     @torch.no_grad()
     def init_from(self, features: Tensor, mask: Tensor | None = None) -> None:
-        """Choose the prototypes among local features (K, D), tokens (B, N, D) or maps (B, D, H, W), by greedy k-centre.
+        """Choose the prototypes among local features by greedy k-centre. Under DDP give every rank the same features.
 
-        Under DDP give every rank the same features.
+        Args:
+            features: Local features (K, D), tokens (B, N, D) or maps (B, D, H, W).
+            mask: (B, N) bool, True where a feature is present.
+
+        Raises:
+            ValueError: If there are fewer features than prototypes, or a value is not finite.
         """
-        features = features.unsqueeze(0) if features.dim() == 2 else features
-        points = as_bags(features, self.dim, mask, check_finite=True).reshape(-1, self.dim)
-        points = points if mask is None else points[mask.reshape(-1)]
-        if len(points) < self.num_prototypes:
-            raise ValueError(f"{self.num_prototypes} prototypes need at least as many features, got {len(points)}")
-        self._start_from(points)
+        self._start_from(as_points(features, self.dim, mask, self.num_prototypes))
 
     def _start_from(self, points: Tensor) -> None:
-        """Set the prototypes, in place, from at least as many local features (K, D)."""
+        """Set the prototypes in place, from local features (K, D)."""
         raise NotImplementedError

@@ -1,8 +1,7 @@
 """Entropy-smoothed partial transport of a bag of features to prototypes, solved exactly.
 
-Out of ``n`` features with mass ``1/n`` each, a share ``keep`` (mu) goes to ``m`` prototypes at cost
-``c_ij``, as cheaply as an entropy of strength ``1/sharpness`` (1/epsilon) allows; ``residual`` (rho)
-stays behind:
+Each of ``n`` features has the mass ``1/n``. The share ``keep`` (mu) moves to ``m`` prototypes at cost ``c_ij``, with an
+entropy of strength ``1/sharpness`` (1/epsilon). ``residual`` (rho) stays behind:
 
     min <c, plan> + 1/sharpness * (sum plan log plan + sum residual log residual)
     s.t. residual_j + sum_i plan_ij = 1/n,  sum_ij plan_ij = keep
@@ -12,10 +11,10 @@ With the closeness ``l_j = logsumexp_i(-sharpness * c_ij)`` the solution is a si
 
     mean_j sigmoid(l_j + bias) = keep.
 
-So the whole problem is a scalar root per bag, and its gradient is the implicit function theorem.
+So the problem is one scalar root per bag, and its gradient follows from the implicit function theorem.
 
-Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023 (P2).
-The iteration given there converges to the same point, see ``lookalike.pooling.reference``.
+Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023 (P2). Their iteration
+converges to the same point, see ``lookalike.pooling.reference``.
 """
 
 from math import log
@@ -27,9 +26,9 @@ from torch.nn.functional import logsigmoid
 
 from lookalike._util.checks import check_range
 from lookalike._util.tensor_checks import check_mask
-from lookalike.pooling.first_order import first_order_only
+from lookalike.pooling.autograd import first_order_only, precise
 
-# Bisection needs about 5 steps to narrow a bracket of 2 log(n), Newton about 6 from there. No adversarial bag of the
+# Bisection needs about 5 steps to narrow a bracket of 2 log(n), then Newton needs about 6. No adversarial bag in the
 # tests needs more than 12.
 NEWTON_STEPS = 16
 
@@ -37,20 +36,45 @@ Count = int | Tensor  # a number, or (..., 1) where bags differ
 
 
 class Transport(NamedTuple):
-    residual: Tensor  # (..., n) mass that stays behind, between 0 and 1/n
-    plan: Tensor  # (..., m, n) mass moved; columns and residual add up to 1/n, the whole plan to keep
-    weights: Tensor  # (..., n) share of the moved mass, sums to 1
+    """The solution of a partial transport.
+
+    Attributes:
+        residual: Mass that stays behind (..., n), between 0 and 1/n.
+        plan: Mass moved (..., m, n). It sums to ``keep``; each column and its residual sum to 1/n.
+        weights: Share of each feature in the moved mass (..., n); sums to 1.
+    """
+
+    residual: Tensor
+    plan: Tensor
+    weights: Tensor
 
 
 def partial_transport(
     cost: Tensor, keep: float | Tensor, sharpness: float | Tensor, mask: Tensor | None = None
 ) -> Transport:
-    """Solve the problem above to machine precision. Differentiable in cost, keep and sharpness.
+    """Solve entropy-smoothed partial transport to machine precision.
 
-    ``cost`` (..., m, n); ``keep`` in (0, 1] and ``sharpness`` > 0 are numbers, or tensors that broadcast
-    with the batch dimensions ``...``; ``mask`` (..., n) is True where a feature is present. Absent
-    features get no mass, and ``n`` counts the present ones. Half precision is computed and returned in
-    fp32. Second derivatives are refused with an error.
+        min <cost, plan> + 1/sharpness * (sum plan log plan + sum residual log residual)
+        s.t. residual_j + sum_i plan_ij = 1/n,  sum_ij plan_ij = keep
+
+    Differentiable once in cost, keep and sharpness; second derivatives raise a RuntimeError. Half precision is computed
+    and returned in fp32.
+
+    Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023 (P2).
+
+    Args:
+        cost: Cost of moving each of n features to each of m prototypes (..., m, n).
+        keep: Share of the mass to move, in (0, 1]; a number, or a tensor that broadcasts with the batch shape (...).
+        sharpness: Inverse strength of the entropy, above 0; a number, or a tensor like ``keep``.
+        mask: (..., n) bool, True where a feature is present. Absent features get no mass, and n counts the present
+            ones.
+
+    Returns:
+        ``Transport`` with the residual (..., n), the plan (..., m, n) and the weights (..., n).
+
+    Raises:
+        TypeError: If the cost is not a floating-point tensor or the mask is not bool.
+        ValueError: If a shape does not match, or keep or sharpness is out of range.
 
     >>> cost = torch.tensor([[0.0, 0.1, 1.0, 1.0]])             # one prototype, four features
     >>> partial_transport(cost, keep=0.5, sharpness=5.0).weights
@@ -69,12 +93,12 @@ def partial_transport(
     check_mask(mask, cost.shape[:-2] + cost.shape[-1:])
 
     with torch.autocast(cost.device.type, enabled=False):
-        cost = cost if cost.dtype == torch.float64 else cost.float()
+        cost = precise(cost)
         keep = as_column(keep, cost)
         sharpness = as_column(sharpness, cost)
         if mask is not None:
             cost = cost.masked_fill(~mask.unsqueeze(-2), 0)
-        # Differences before products: at sharpness 1e4 the product alone would cost three digits.
+        # Subtract before multiplying: at sharpness 1e4 multiplying first would lose three digits.
         nearest = cost.detach().amin(-2, keepdim=True)
         logits = (nearest - cost) * sharpness.unsqueeze(-1)
         spread = logits.logsumexp(-2)
@@ -98,7 +122,9 @@ class _Gate(torch.autograd.Function):
         x = gate_logits(closeness, keep, count, mask, tolerance)
         ctx.save_for_backward(closeness, keep, x)
         ctx.count = count
-        rest = x.neg().sigmoid() if mask is None else x.neg().sigmoid() * mask
+        rest = x.neg().sigmoid()
+        if mask is not None:
+            rest = rest * mask
         return x.sigmoid(), rest
 
     @staticmethod
@@ -111,14 +137,27 @@ class _Gate(torch.autograd.Function):
 
 
 def gate_logits(closeness: Tensor, keep: float | Tensor, count: Count, mask: Tensor | None, tolerance: float) -> Tensor:
-    """``closeness + bias`` (..., n) such that its sigmoid has the mean ``keep``; -inf where absent.
+    """Find ``closeness + bias`` such that the mean of its sigmoid is ``keep``.
 
-    closeness (..., n), in ``solver_dtype``; keep in (0, 1], a number, a scalar or (..., 1); count as by
-    ``count_features``. Newton squares the error: the root is known to about ``tolerance`` squared when it stops.
+    Args:
+        closeness: (..., n), in ``solver_dtype``.
+        keep: In (0, 1]; a number, a scalar or (..., 1).
+        count: Number of present features, from ``count_features``.
+        mask: (..., n) bool, True where a feature is present.
+        tolerance: Last Newton step at which to stop. Newton squares the error, so the root has an error of about
+            ``tolerance`` squared.
+
+    Returns:
+        (..., n), -inf where absent.
     """
     limit = 1 - 4 * torch.finfo(closeness.dtype).eps
-    keep = keep.clamp(max=limit) if isinstance(keep, Tensor) else min(keep, limit)
-    log_odds = keep.logit() if isinstance(keep, Tensor) else log(keep / (1 - keep))
+    log_odds: float | Tensor
+    if isinstance(keep, Tensor):
+        keep = keep.clamp(max=limit)
+        log_odds = keep.logit()
+    else:
+        keep = min(keep, limit)
+        log_odds = log(keep / (1 - keep))
     if mask is None:
         start = log_odds - closeness.mean(-1, keepdim=True)
         if _is_eager_cpu(closeness) and closeness.numel():
@@ -130,18 +169,18 @@ def gate_logits(closeness: Tensor, keep: float | Tensor, count: Count, mask: Ten
         closeness = closeness.masked_fill(~mask, -torch.inf)
     lower, upper = _bracket(closeness, keep * count, count)
     start = torch.minimum(torch.maximum(start, lower), upper)
-    # From here on everything is relative to the start, which lies within a few units of the root: the
-    # features that decide are then small numbers, however large sharpness and so closeness may be.
+    # From here on everything is relative to the start, which is within a few units of the root. The values near the
+    # gate are then small numbers, however large sharpness and closeness are.
     x = closeness + start
     x = x + _guarded_newton(x, keep * count, lower - start, upper - start, tolerance)
     return x + _plateau_shift(x)
 
 
 def _newton(x: Tensor, log_odds: float | Tensor, tolerance: float) -> Tensor | None:
-    """x + bias by plain Newton on logit(mean sigmoid) = log_odds, in place, or None if that does not converge.
+    """Plain Newton on logit(mean sigmoid) = log_odds, in place; None if it does not converge.
 
-    In the settings of training this equation is nearly linear, and two or three steps do. It saves the sorting
-    and two thirds of the work per step, but has to look at its own convergence, which is free on a CPU only.
+    With usual training settings the equation is nearly linear and two or three steps suffice. This saves the sorting
+    and two thirds of the work per step, but it checks its convergence, which is free on a CPU only.
     """
     for _ in range(5):
         gate = x.sigmoid()
@@ -150,14 +189,15 @@ def _newton(x: Tensor, log_odds: float | Tensor, tolerance: float) -> Tensor | N
         gain = mean * (1 - mean) / slope
         step = (log_odds - mean.logit_()) * gain
         x.add_(step)
-        if bool((step.abs_() <= tolerance).all()):  # which NaN is not
-            # A large gain is a plateau of a hard selection, where logit(mean) is too flat to go by.
-            return x if bool((gain < 100).all()) else None
+        if bool((step.abs_() <= tolerance).all()):  # False for NaN
+            if bool((gain < 100).all()):
+                return x
+            return None  # on the plateau of a hard selection logit(mean) is too flat to be trusted
     return None
 
 
 def _bracket(closeness: Tensor, kept: float | Tensor, count: Count) -> tuple[Tensor, Tensor]:
-    """Bounds on the bias, each (..., 1), rarely more than a few units apart, whatever the range of closeness.
+    """Bound the bias from below and above, each (..., 1), usually within a few units whatever the range of closeness.
 
     With the closeness sorted downwards, sum_j sigmoid >= i * sigmoid(l_i + bias) for every rank i, so the bias
     at which the right side reaches ``kept`` lies above the root. Likewise from below with 1 - sigmoid.
@@ -207,11 +247,11 @@ def _guarded_newton(x: Tensor, kept: float | Tensor, lower: Tensor, upper: Tenso
 
 
 def _plateau_shift(x: Tensor) -> Tensor:
-    """What remains to the root (..., 1) where no feature is near the gate, so that its tails may all underflow.
+    """The remaining shift to the root (..., 1) where no feature is near the gate, so that all tails may underflow.
 
-    Any shift gives the same weights there, but the gradient on keep depends on where between the last feature
-    let through and the first one left out the gate stands. Far out both tails are exponentials, and
-    the balance of ``_guarded_newton`` is a difference of logarithms.
+    Any shift gives the same weights there, but the gradient on keep depends on the position of the gate between the
+    last selected and the first ignored feature. Far out both tails are exponentials, and the balance of
+    ``_guarded_newton`` is a difference of logarithms.
     """
     is_open = x > 0
     shortage = torch.where(is_open, -x, -torch.inf).logsumexp(-1, keepdim=True)
@@ -222,10 +262,10 @@ def _plateau_shift(x: Tensor) -> Tensor:
 
 
 def gate_gradient(x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient on sigmoid(x) (..., n) -> gradient on closeness (..., n), and on keep (..., 1) per feature.
+    """Turn the gradient on sigmoid(x) (..., n) into those on closeness (..., n) and, per feature, on keep (..., 1).
 
     With the slopes v = sigmoid(x) sigmoid(-x), the bias moves by -v/sum(v) per closeness and n/sum(v) per
-    keep. The quotient is a softmax of log v, which has its limit also where every v underflows.
+    keep. The quotient is a softmax of log v, which is defined also where every v underflows.
     """
     distance = x.abs()
     log_slopes = 2 * logsigmoid(distance) - distance
@@ -234,27 +274,29 @@ def gate_gradient(x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def count_features(like: Tensor, mask: Tensor | None) -> Count:
-    """How many of the features (..., n) are present: a number, or with a mask (..., 1) in the dtype of ``like``."""
-    return like.shape[-1] if mask is None else mask.sum(-1, keepdim=True, dtype=like.dtype)
+    """Count the present features (..., n): a number, or with a mask (..., 1) in the dtype of ``like``."""
+    if mask is None:
+        return like.shape[-1]
+    return mask.sum(-1, keepdim=True, dtype=like.dtype)
 
 
 def _is_eager_cpu(tensor: Tensor) -> bool:
-    """Where looking at the data is free: no device to wait for, no graph being traced."""
+    """Whether reading values is free: no device sync, no tracing."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def as_column(value: float | Tensor, like: Tensor) -> Tensor:
-    """A number -> (1,), a tensor (...) -> (..., 1), in the dtype and on the device of ``like``."""
+    """Convert a number to (1,) or a tensor (...) to (..., 1), in the dtype and on the device of ``like``."""
     if isinstance(value, Tensor):
         return value.to(like).unsqueeze(-1)
     return like.new_full((1,), value)
 
 
 def solver_dtype(like: Tensor) -> torch.dtype:
-    """The root is O(n) work, so it is found in float64, on every device that has it."""
+    """Return the dtype of the root finder: float64 where the device has it, since it is only O(n) work."""
     return like.dtype if like.device.type == "mps" else torch.float64
 
 
 def newton_tolerance(dtype: torch.dtype) -> float:
-    """The last step that may be left out of account when results are wanted in ``dtype``."""
+    """Return the Newton step below which results in ``dtype`` do not change."""
     return 1e-5 if dtype == torch.float32 else 1e-8

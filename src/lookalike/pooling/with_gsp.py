@@ -1,38 +1,36 @@
-"""Generalized sum pooling beside a pooling that chooses for each channel: the maximum or the generalized mean.
+"""Generalized sum pooling combined with max pooling or the generalized mean.
 
     max+gsp:  vector = project(max_j x_j) + gsp(project(x))
     gem+gsp:  vector = project(gem(n p_j x_j)),      p = the weights of gsp(project(x))
 
-x are the backbone's own features (B, N, C), whose channels the two are made for; GSP sees them projected to the size of
-the embedding, where its prototypes live. So these poolings take both, from ``lookalike.models.embedder.Head``. On their
-own they take the one bag they are given for both, and nothing is projected.
+x are the backbone's features (B, N, C), for which max and GeM were designed. GSP sees them projected to the size of the
+embedding, where its prototypes are. So these poolings take both, from ``lookalike.models.embedder.Head``. Called with
+one bag only, they use it for both and nothing is projected.
 
-The weights p_j sum to 1 over the n present places, so they enter GeM as n p_j: where they are uniform, features stay as
-they are. The power of GeM starts from 3 and is learnt; a feature that GSP leaves out counts as GeM's 1e-6.
+The weights p_j sum to 1 over the n present places and enter GeM as n p_j: uniform weights leave the features unchanged.
+The power of GeM starts at 3 and is learnt. A feature that GSP ignores counts as GeM's lower bound 1e-6.
 
 Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023: GMP+GSP and GeMean+GSP,
-as their code has them, but for one thing. While the prototypes wait for their start from data, it pools by the
-projected average; here gem+gsp is plain GeM then, the same formula at uniform weights.
+as in their code with one difference. While the prototypes wait for data, their code pools by the projected average;
+here gem+gsp is plain GeM, the same formula with uniform weights.
 """
 
 from collections.abc import Callable
 from typing import ClassVar, Literal, overload
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from lookalike.pooling.autograd import precise, without_autocast
 from lookalike.pooling.average import MaxPool
-from lookalike.pooling.bags import as_bags
-from lookalike.pooling.base import Pooled, Pooling
+from lookalike.pooling.base import Pooled, Pooling, as_bags
 from lookalike.pooling.gsp import GeneralizedSumPool
-from lookalike.pooling.kernel import without_autocast
 from lookalike.pooling.power import GeneralizedMeanPool
 
 Project = Callable[[Tensor], Tensor]
 
 
 class _WithGsp(Pooling):
-    """What both are. Settings are those of ``GeneralizedSumPool``, here the attribute ``gsp``; attributes are GSP's."""
+    """Base class. The arguments are those of ``GeneralizedSumPool``, which is the attribute ``gsp``."""
 
     sees_both = True
     has_attributes = True
@@ -78,11 +76,11 @@ class _WithGsp(Pooling):
 
     @property
     def ready(self) -> bool:
-        """False while GSP's prototypes wait for their start from data."""
+        """False while the prototypes of GSP wait for data."""
         return self.gsp.ready
 
     def init_from(self, features: Tensor, mask: Tensor | None = None) -> None:
-        """``GeneralizedSumPool.init_from``, of projected features."""
+        """Choose the prototypes among projected features, see ``GeneralizedSumPool.init_from``."""
         self.gsp.init_from(features, mask)
 
     @overload
@@ -114,32 +112,52 @@ class _WithGsp(Pooling):
         backbone: Tensor | None = None,
         project: Project | None = None,
     ) -> Tensor | Pooled:
-        """Projected features (B, N, D) or maps, the backbone's own (B, N, C) or maps, and what takes (B, C) to (B, D).
+        """Pool local features.
 
-        ``backbone`` and ``project`` go together; without them the features are their own backbone's.
+        Args:
+            features: Projected features: tokens (B, N, D) or maps (B, D, H, W).
+            mask: (B, N) bool, True where a feature is present; None: all are present.
+            details: Return ``Pooled`` instead of the vectors.
+            backbone: The backbone's features: tokens (B, N, C) or maps (B, C, H, W); None: ``features``.
+            project: Maps vectors (B, C) to (B, D). Required with ``backbone``.
+
+        Returns:
+            Vectors (B, D) in the dtype of the features, or ``Pooled``.
+
+        Raises:
+            ValueError: If only one of ``backbone`` and ``project`` is given, or the places differ.
         """
         if (backbone is None) != (project is None):
             raise ValueError("backbone and project go together, got one of them")
-        bags = _bags(features, self.dim, mask)
-        own = bags if backbone is None else _bags(backbone, backbone.shape[1 if backbone.dim() == 4 else -1], mask)
-        if own.shape[:2] != bags.shape[:2]:
-            raise ValueError(f"backbone must have the places {tuple(bags.shape[:2])}, got {tuple(own.shape[:2])}")
-        result = self._both(self.gsp(bags, mask, details=True), own, mask, project or _as_it_is)
+        bags = precise(as_bags(features, self.dim, mask))
+        backbone_bags = bags
+        if backbone is not None:
+            channels = backbone.shape[1 if backbone.dim() == 4 else -1]
+            backbone_bags = precise(as_bags(backbone, channels, mask))
+        if backbone_bags.shape[:2] != bags.shape[:2]:
+            places = tuple(backbone_bags.shape[:2])
+            raise ValueError(f"backbone must have the places {tuple(bags.shape[:2])}, got {places}")
+        selected = self.gsp(bags, mask, details=True)
+        result = self._combine(selected, backbone_bags, mask, project or nn.Identity())
         vector = result.vector.to(features.dtype)
-        return result._replace(vector=vector) if details else vector
+        if details:
+            return result._replace(vector=vector)
+        return vector
 
-    def _both(self, selected: Pooled, own: Tensor, mask: Tensor | None, project: Project) -> Pooled:
-        """What GSP saw, the backbone's bags (B, N, C) in fp32 or fp64 -> the vector, in that precision."""
+    def _combine(self, selected: Pooled, bags: Tensor, mask: Tensor | None, project: Project) -> Pooled:
+        """Combine the result of GSP with the backbone's bags (B, N, C), in fp32 or fp64."""
         raise NotImplementedError
 
-    def _beside(self, own: Tensor, mask: Tensor | None) -> Pooled:
-        """Not through ``forward``: the backbone has channels of its own number."""
-        with without_autocast(own.device):
-            return self.beside._pool(own, mask)
+    def _pool_beside(self, bags: Tensor, mask: Tensor | None) -> Pooled:
+        """Pool the backbone's bags. Not through ``forward``, which expects ``dim`` channels."""
+        with without_autocast(bags.device):
+            return self.beside._pool(bags, mask)
 
 
 class MaxWithGsp(_WithGsp):
-    """The projected maximum plus GSP; the weight of a place is the mean of its weights in both.
+    """The projected maximum plus GSP. The weights are the mean of the weights of both.
+
+    Takes the arguments of ``GeneralizedSumPool``.
 
     >>> MaxWithGsp(dim=8, num_prototypes=4)(torch.randn(2, 8, 3, 3)).shape
     torch.Size([2, 8])
@@ -147,14 +165,16 @@ class MaxWithGsp(_WithGsp):
 
     kind = MaxPool
 
-    def _both(self, selected: Pooled, own: Tensor, mask: Tensor | None, project: Project) -> Pooled:
-        largest = self._beside(own, mask)
-        weights = largest.weights / largest.weights.sum(1, keepdim=True)  # it counts the channels of ``dim``
+    def _combine(self, selected: Pooled, bags: Tensor, mask: Tensor | None, project: Project) -> Pooled:
+        largest = self._pool_beside(bags, mask)
+        weights = largest.weights / largest.weights.sum(1, keepdim=True)  # MaxPool divided by ``dim``, not by C
         return Pooled(project(largest.vector) + selected.vector, (weights + selected.weights) / 2, selected.attributes)
 
 
 class GemWithGsp(_WithGsp):
-    """The generalized mean of features weighted by GSP; the weights are GeM's, of the weighted features.
+    """The generalized mean of features weighted by GSP. The weights are those of GeM for the weighted features.
+
+    Takes the arguments of ``GeneralizedSumPool``.
 
     >>> GemWithGsp(dim=8, num_prototypes=4)(torch.rand(2, 8, 3, 3)).shape
     torch.Size([2, 8])
@@ -162,19 +182,10 @@ class GemWithGsp(_WithGsp):
 
     kind = GeneralizedMeanPool
 
-    def _both(self, selected: Pooled, own: Tensor, mask: Tensor | None, project: Project) -> Pooled:
-        count = own.shape[1] if mask is None else mask.sum(1, keepdim=True)
-        mean = self._beside(own * (count * selected.weights).unsqueeze(-1), mask)
+    def _combine(self, selected: Pooled, bags: Tensor, mask: Tensor | None, project: Project) -> Pooled:
+        count = bags.shape[1] if mask is None else mask.sum(1, keepdim=True)
+        mean = self._pool_beside(bags * (count * selected.weights).unsqueeze(-1), mask)
         vector = project(mean.vector)
-        if not self.ready:  # the weights are uniform, but DDP wants every parameter to take part
+        if not self.ready:  # the weights are uniform, but DDP expects a gradient for every parameter
             vector = vector + 0 * selected.vector
         return Pooled(vector, mean.weights, selected.attributes)
-
-
-def _bags(features: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-    bags = as_bags(features, dim, mask)
-    return bags if bags.dtype == torch.float64 else bags.float()
-
-
-def _as_it_is(vectors: Tensor) -> Tensor:
-    return vectors

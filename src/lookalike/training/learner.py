@@ -7,8 +7,8 @@ from lookalike.models import Embedder
 from lookalike.models.backbone import in_eval_mode
 from lookalike.models.embedder import Head
 from lookalike.objectives import BetweenSamples, Gathered, Loss, Objective
-from lookalike.objectives.base import precise
 from lookalike.objectives.gather import gather_with_gradient, world_size
+from lookalike.pooling.autograd import precise
 from lookalike.training.features import join_shares
 
 
