@@ -185,7 +185,7 @@ def test_variants_of_the_memory() -> None:
     for variant, by_data_set in expected.items():
         for data_set, batches in by_data_set.items():
             found = run("fair", data_set, "c1", methods=["memory"], variant=variant)
-            assert (found["memory"], found["memory_start"]) == (batches, 1000)
+            assert (found["memory"], found["memory_start"], found["memory_form"]) == (batches, 1000, "official")
     assert run("fair", methods=["memory"])["memory"] == 25
     assert "memory" not in run("fair")
 
@@ -251,7 +251,7 @@ def test_quick_is_quick() -> None:
         assert "init" not in found["pooling_settings"]
         assert found["lr"] is None
     memory = run("quick", "sop", methods=["memory"])
-    assert memory["memory_start"] < memory["steps"]
+    assert memory["memory_start"] + memory["memory"] < memory["steps"]
     assert len(loaded("quick").runs) == 1
     assert loaded("quick").tables == []
 

@@ -80,7 +80,13 @@ def test_against_a_list(name, reference, chosen, seed, size, counts, start_after
     """Values by the published formulas; sizes that the batches do not divide, batches larger than the memory."""
     objective = objectives.create(name, **chosen)
     memory = CrossBatchMemory(
-        objective, DIM, size, start_after=start_after, weight=0.75, match_itself=match_itself
+        objective,
+        DIM,
+        size,
+        form="distinct",
+        start_after=start_after,
+        weight=0.75,
+        match_itself=match_itself,
     ).double()
     everything = []
     for step, (vectors, labels, pictures) in enumerate(batches(seed, *counts)):
@@ -109,9 +115,44 @@ def test_against_a_list(name, reference, chosen, seed, size, counts, start_after
         assert loss.value.item() == pytest.approx(expected, rel=1e-8, abs=1e-8)
         assert loss.parts["memory fill"].item() == pytest.approx(len(remembered) / size)
         torch.testing.assert_close(gradient(loss.value, leaf), gradient(expected_gradient, twin))
-        everything += zip(vectors.float().double(), labels, pictures, strict=True)
+        everything += zip(vectors, labels, pictures, strict=True)
     assert memory.steps == len(counts)
     assert memory.fill == min(size, len(everything))
+
+
+@pytest.mark.parametrize(("name", "reference", "chosen"), CASES)
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 10**6), length=st.integers(1, 3), start_after=st.integers(0, 3))
+def test_official_order_against_a_list(name, reference, chosen, seed, length, start_after):
+    """Plain loss for start_after + length steps; then enqueue, and compare with everything in the queue."""
+    objective = objectives.create(name, **chosen)
+    memory = with_memory(objective, DIM, length, 4, start_after=start_after, weight=0.75)
+    queue = []
+    for step, (vectors, labels, _) in enumerate(batches(seed, *[4] * (start_after + length + 3))):
+        loss = memory(vectors, labels)  # nobody asks which pictures these are
+        queue = [*zip(vectors, labels.tolist(), strict=True)][::-1] + queue
+        queue = queue[: 4 * length]
+        rows, own = as_lists(vectors, objective.normalise), [(i, i) for i in range(len(vectors))]
+        expected = reference(rows, labels.tolist(), rows, labels.tolist(), own, **chosen)
+        if step >= start_after + length:
+            old = as_lists(torch.stack([vector for vector, _ in queue]), objective.normalise)
+            old_labels = [label for _, label in queue]
+            expected += 0.75 * reference(rows, labels.tolist(), old, old_labels, [], **chosen)
+        assert loss.value.item() == pytest.approx(expected, rel=1e-8, abs=1e-8)
+        if step < start_after + length:
+            assert loss.parts["memory"] == 0
+
+
+@pytest.mark.parametrize("settings", [("c1", {}), ("c2", {"negative_margin": 1.5})])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_own_copies_are_no_active_pairs(settings, dtype):
+    """In a memory of one batch the official form counts every pair of the batch twice, and no other."""
+    name, chosen = settings
+    memory = CrossBatchMemory(objectives.create(name, **chosen), DIM, size=6)
+    for vectors, labels, _ in batches(10, 6, 6, 6):
+        loss = memory(vectors.to(dtype), labels)
+    assert loss.parts["memory"].item() == pytest.approx(loss.value.item() / 2, rel=1e-6)
+    assert loss.parts["memory"] > 0
 
 
 def as_lists(vectors, normalise):
@@ -125,7 +166,7 @@ def gradient(value, leaf):
 
 def test_by_hand():
     """Seen from (1, 0): a positive at similarity 0.6, its own older self at 0, a negative at 0.8."""
-    memory = CrossBatchMemory(objectives.create("c1"), dim=2, size=3)
+    memory = CrossBatchMemory(objectives.create("c1"), dim=2, size=3, form="distinct")
     old = torch.tensor([[0.6, 0.8], [0.0, 1.0], [0.8, 0.6]])
     memory(old, torch.tensor([5, 5, 6]), pictures=torch.tensor([10, 11, 12]))
     now, label, picture = torch.tensor([[1.0, 0.0]]), torch.tensor([5]), torch.tensor([11])
@@ -138,18 +179,18 @@ def test_by_hand():
 
 
 def test_the_batch_is_not_compared_with_itself_twice():
-    memory = CrossBatchMemory(objectives.create("ms"), DIM, size=8, match_itself=True)
+    memory = CrossBatchMemory(objectives.create("ms"), DIM, size=8, form="distinct", match_itself=True)
     ((vectors, labels, _),) = batches(0, 6)
     assert memory(vectors, labels).value == objectives.create("ms")(vectors, labels).value
     assert memory(vectors, labels).parts["memory"] > 0
 
 
+@pytest.mark.parametrize("form", ["official", "distinct"])
 @pytest.mark.parametrize("normalise", [True, False])
-def test_gradients_survive_that_the_memory_moves_on(normalise):
+def test_gradients_survive_that_the_memory_moves_on(normalise, form):
     """Backward after later batches have taken the places of what was compared with."""
-    memory = CrossBatchMemory(objectives.create("c2", normalise=normalise, negative_margin=3.0), DIM, size=4)
-    # in fp32, as the memory: otherwise a conversion would copy
-    first, second, third = ((vectors.float(), *more) for vectors, *more in batches(1, 4, 4, 4))
+    memory = CrossBatchMemory(objectives.create("c2", normalise=normalise, negative_margin=3.0), DIM, size=4, form=form)
+    first, second, third = batches(1, 4, 4, 4)
     memory(first[0], first[1], pictures=first[2])
     later = copy.deepcopy(memory)
     leaf = second[0].clone().requires_grad_()
@@ -167,14 +208,14 @@ def test_nothing_remembered_has_a_graph():
     ((vectors, labels, pictures),) = batches(2, 6)
     memory(vectors.requires_grad_(), labels, pictures=pictures)
     assert not memory.embeddings.requires_grad
-    assert memory.embeddings.dtype == torch.float32
     assert list(memory.buffers()) == []  # DDP would broadcast them
 
 
+@pytest.mark.parametrize("form", ["official", "distinct"])
 @pytest.mark.parametrize("before", [0, 1, 3, 5])
-def test_a_saved_memory_goes_on_where_it_was(before, tmp_path):
+def test_a_saved_memory_goes_on_where_it_was(before, form, tmp_path):
     def create():
-        return CrossBatchMemory(objectives.create("margin"), DIM, size=7, start_after=2)
+        return CrossBatchMemory(objectives.create("margin"), DIM, size=7, form=form, start_after=2)
 
     steps = batches(3, 4, 4, 4, 4, 4, 4, 4)
     whole = create()
@@ -189,7 +230,8 @@ def test_a_saved_memory_goes_on_where_it_was(before, tmp_path):
         assert value == other_value
         assert torch.equal(slope, other_slope)
     memory = second.objective.objectives["metric"]
-    assert (memory.position, memory.fill, memory.steps) == (whole.position, whole.fill, whole.steps) == (0, 7, 7)
+    assert (memory.position, memory.fill, memory.steps) == (whole.position, whole.fill, whole.steps)
+    assert (memory.fill, memory.steps) == (7, 7)
     assert torch.equal(memory.embeddings, whole.embeddings)
 
 
@@ -211,14 +253,14 @@ def test_a_memory_of_another_size_is_refused():
 
 
 def test_the_memory_joins_in_full():
-    memory = CrossBatchMemory(objectives.create("ms"), DIM, size=8, start_after=3)
+    memory = CrossBatchMemory(objectives.create("ms"), DIM, size=8, form="distinct", start_after=3)
     parts = [part for _, _, part in run(memory, batches(5, 4, 4, 4, 4))]
     assert [bool(part["memory"] > 0) for part in parts] == [False, False, False, True]
     assert [part["memory fill"].item() for part in parts] == [0, 0.5, 1, 1]
 
 
 def test_nothing_is_remembered_in_eval_mode():
-    memory = CrossBatchMemory(objectives.create("ms"), DIM, size=8, start_after=1)
+    memory = CrossBatchMemory(objectives.create("ms"), DIM, size=8, form="distinct", start_after=1)
     first, second = batches(6, 4, 4)
     run(memory, [first])
     state = copy.deepcopy(memory.state_dict())
@@ -267,7 +309,7 @@ def test_as_in_the_papers():
     assert MEMORY_BATCHES["small"] == {"cub": 3, "cars": 3, "inshop": 100, "sop": 400}
     assert all(list(table) == list(DATA_SETS) for table in MEMORY_BATCHES.values())
     memory = with_memory(objectives.create("c1"), 128, MEMORY_BATCHES["large"]["cub"], 32)
-    assert (memory.size, memory.start_after, memory.weight, memory.match_itself) == (800, 1000, 1.0, False)
+    assert (memory.size, memory.start_after, memory.weight, memory.form) == (800, 1000, 1.0, "official")
     assert MEMORY_STARTS_AFTER == 1000
     assert "size=800" in repr(memory)
     assert "Contrastive(margin=0.5" in repr(memory)
@@ -280,12 +322,13 @@ def test_mistakes_are_named():
         ({"size": 0}, "size must be at least 1, got 0"),
         ({"start_after": -1}, "start_after must be at least 0, got -1"),
         ({"weight": 0}, "weight must be finite and above 0, got 0"),
+        ({"form": "first"}, "form must be 'official' or 'distinct', got 'first'"),
     ]:
         with pytest.raises(ValueError, match=message):
             CrossBatchMemory(pair, **{"dim": DIM, "size": 4, **arguments})
     with pytest.raises(ValueError, match="batches must be at least 1, got 0"):
         size_in_batches(0, 4)
-    memory = CrossBatchMemory(pair, DIM, size=4)
+    memory = CrossBatchMemory(pair, DIM, size=4, form="distinct")
     labels = torch.zeros(2, dtype=torch.long)
     with pytest.raises(ValueError, match=r"give pictures \(B,\), or match_itself=True"):
         memory(torch.randn(2, DIM), labels)
@@ -305,7 +348,9 @@ class Learner(nn.Module):
         super().__init__()
         torch.manual_seed(8)
         self.model = nn.Linear(DIM, DIM).double()
-        self.memory = CrossBatchMemory(objectives.create("margin"), DIM, size=10, start_after=1).double()
+        self.memory = CrossBatchMemory(
+            objectives.create("margin"), DIM, size=10, form="distinct", start_after=1
+        ).double()
         self.objective = Gathered(self.memory) if gathered else self.memory
 
     def forward(self, inputs, labels, pictures):
@@ -350,7 +395,6 @@ def test_two_processes_are_one(ranks):
     alone = Learner(gathered=True)
     expected = learn(alone, batches(9, 8, 8, 8, 8))
     for results in ranks:
-        # what is remembered is rounded to fp32, after fp64 that may differ in the last place
         torch.testing.assert_close(results["gathered seen"], expected, rtol=1e-6, atol=1e-7)
         torch.testing.assert_close(results["gathered state"], alone.memory.get_extra_state(), rtol=1e-6, atol=1e-7)
     assert torch.equal(*(results["gathered state"]["embeddings"] for results in ranks))

@@ -144,7 +144,7 @@ def test_without_pull_and_with_remembered_vectors_for_proxies_it_is_a_memory(nam
     inner = objectives.create(name)
     model, labels = nn.Linear(3, DIM), torch.arange(CLASSES).repeat_interleave(2)
     earlier, batch = torch.randn(len(labels), 3), torch.randn(len(labels), 3)
-    remembering = CrossBatchMemory(inner, DIM, len(labels), match_itself=True)
+    remembering = CrossBatchMemory(inner, DIM, len(labels), form="distinct", match_itself=True)
     remembering(model(earlier), labels)
     with_memory = remembering(model(batch), labels).value - inner(model(batch), labels).value
     expected = torch.autograd.grad(with_memory, list(model.parameters()))

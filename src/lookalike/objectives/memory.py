@@ -2,15 +2,15 @@
 
     loss = l(batch, batch) + weight * l(batch, memory)
 
-The model changes slowly, so what it made of a picture some hundred steps ago is still good enough to be compared with.
-The memory is a ring: new embeddings, detached, take the place of the oldest. Reference: Wang et al., "Cross-Batch
-Memory for Embedding Learning", CVPR 2020. Where we differ from the authors, and why:
+The model changes slowly, so embeddings of some hundred steps ago are still good references. The memory is a ring: new
+embeddings, detached, replace the oldest. Reference: Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR
+2020. Two forms:
 
-    order      They put the batch into the memory first and then compare with all of it. But its pairs are in
-               l(batch, batch) already, and its copies of itself are no pairs: we compare first, each pair counts once.
-    itself     A picture that returns before it is forgotten meets its own older embedding: often, where the memory is
-               three quarters of the data set (1400 batches of SOP). It teaches nothing about the class: left out.
-    beginning  They begin to fill it when it joins in; ours is filled from the first step on.
+    official   As released by the authors. The memory is filled after ``start_after`` steps of the plain loss and used
+               once it is full. The batch enters the memory first and is then compared with all of it, its own copies
+               included. With c1 and c2 a copy at similarity 1 is no active pair; other losses count it as a positive.
+    distinct   Every pair counts once. The memory is filled from the first step and used after ``start_after`` steps.
+               The batch is compared first and enters afterwards. A picture does not meet its own older embedding.
 
 Processes. ``Gathered(CrossBatchMemory(...))`` sees the joined batch: every rank holds the same memory and gets the loss
 that one process would have. Without ``Gathered`` each rank remembers ``size`` embeddings of its own share of the
@@ -19,7 +19,7 @@ buffer: DDP, and so Fabric, sends the buffers of rank 0 to all ranks at every st
 differ, and send equal ones (23 MB for 44,800 vectors of 128) for nothing.
 """
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -29,21 +29,28 @@ from lookalike.objectives.base import Loss, Objective
 from lookalike.objectives.pairs import PairObjective
 from lookalike.objectives.presets import MEMORY_STARTS_AFTER
 
+Form = Literal["official", "distinct"]
 NOBODY = -1  # the picture of an embedding of which it is not known
 
 
 class CrossBatchMemory(Objective):
-    """objective: the pair loss.  dim: of the embeddings.  size: how many of them are remembered.
+    """A pair loss in the batch plus the same loss against a memory.
 
-    start_after: steps of the plain loss before the memory joins in; a step is a batch seen in training mode.
-    weight: of the loss against the memory, relative to that in the batch.
-    match_itself: True lets a picture be a positive of its own older embedding. Otherwise ``pictures`` must be given.
+    In eval mode the loss is the same, but nothing is remembered. Position and fill of the ring follow from the sizes of
+    the batches alone: they are plain numbers, so nothing waits for a GPU.
 
-    In eval mode the loss is the same, but nothing is remembered. How full the memory is, and where its oldest entry
-    lies, follows from the sizes of the batches alone: these are plain numbers, for which no GPU need be waited for.
+    Args:
+        objective: The pair loss.
+        dim: Size of the embeddings.
+        size: Number of embeddings in the memory.
+        form: "official" or "distinct", see the module.
+        start_after: Steps of the plain loss first; a step is a batch seen in training mode.
+        weight: Weight of the loss against the memory, relative to that in the batch.
+        match_itself: With the form "distinct": a picture is a positive of its own older embedding. Otherwise this form
+            needs ``pictures``.
 
     >>> from lookalike.objectives import create
-    >>> loss = CrossBatchMemory(create("c1"), dim=8, size=100)
+    >>> loss = CrossBatchMemory(create("c1"), dim=8, size=100, form="distinct")
     >>> for step in range(3):
     ...     parts = loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1]), pictures=torch.arange(4) + 4 * step).parts
     >>> f"{parts['memory fill']:.2f}", loss.fill
@@ -56,6 +63,7 @@ class CrossBatchMemory(Objective):
         dim: int,
         size: int,
         *,
+        form: Form = "official",
         start_after: int = 0,
         weight: float = 1.0,
         match_itself: bool = False,
@@ -67,11 +75,15 @@ class CrossBatchMemory(Objective):
         check_count("size", size)
         check_count("start_after", start_after, 0)
         check_range("weight", weight, 0, None)
-        super().__init__(dim=dim, size=size, start_after=start_after, weight=weight, match_itself=match_itself)
+        if form not in get_args(Form):
+            raise ValueError(f"form must be 'official' or 'distinct', got {form!r}")
+        super().__init__(
+            dim=dim, size=size, form=form, start_after=start_after, weight=weight, match_itself=match_itself
+        )
         self.objective = objective
-        self.dim, self.size = dim, size
+        self.dim, self.size, self.form = dim, size, form
         self.start_after, self.weight, self.match_itself = start_after, weight, match_itself
-        self.embeddings = torch.zeros(size, dim)  # fp32
+        self.embeddings = torch.zeros(size, dim)
         self.labels = torch.zeros(size, dtype=torch.long)
         self.pictures = torch.full((size,), NOBODY)
         self.position = 0  # where the next embedding goes
@@ -83,18 +95,22 @@ class CrossBatchMemory(Objective):
     ) -> Loss:
         if embeddings.shape[1] != self.dim:
             raise ValueError(f"embeddings must have {self.dim} dimensions as the memory, got {embeddings.shape[1]}")
-        if pictures is None and not self.match_itself:
+        if pictures is None and self.form == "distinct" and not self.match_itself:
             raise ValueError("a memory must know who is who: give pictures (B,), or match_itself=True")
-        self._move_to(embeddings.device)
+        self._move_to(embeddings)
         value, parts = self.objective(embeddings, labels, attributes, pictures)
-        full = embeddings.new_full((), self.fill / self.size)
-        parts = {**parts, "memory": torch.zeros_like(full), "memory fill": full}
-        if self.fill and self.steps >= self.start_after:
+        share_filled = embeddings.new_full((), self.fill / self.size)
+        parts = {**parts, "memory": torch.zeros_like(share_filled), "memory fill": share_filled}
+        enqueue_first = self.form == "official"
+        compares = self.steps >= self.start_after and self.fill >= (self.size if enqueue_first else 1)
+        if self.training and enqueue_first:
+            self._remember(embeddings, labels, pictures)
+        if compares:
             against = self._compare(embeddings, labels, pictures)
             value = value + self.weight * against.value
             parts["memory"] = against.value.detach()
             parts.update({f"memory/{name}": figure for name, figure in against.parts.items()})
-        if self.training:
+        if self.training and not enqueue_first:
             self._remember(embeddings, labels, pictures)
         return Loss(value, parts)
 
@@ -110,7 +126,7 @@ class CrossBatchMemory(Objective):
         if state["embeddings"].shape != self.embeddings.shape:
             wanted, came = tuple(self.embeddings.shape), tuple(state["embeddings"].shape)
             raise ValueError(f"the saved memory must have (size, dim) = {wanted} as this one, got {came}")
-        self.embeddings = state["embeddings"].to(self.embeddings, copy=True)
+        self.embeddings = state["embeddings"].to(self.embeddings.device, copy=True)
         self.labels = state["labels"].to(self.labels, copy=True)
         self.pictures = state["pictures"].to(self.pictures, copy=True)
         self.position, self.fill, self.steps = state["position"], state["fill"], state["steps"]
@@ -119,25 +135,27 @@ class CrossBatchMemory(Objective):
         """The newest come first, for losses that pick one. Picking also copies: backward needs what is overwritten."""
         order = (self.position - 1 - torch.arange(self.fill, device=embeddings.device)) % self.size
         same = None
-        if pictures is not None and not self.match_itself:
+        if pictures is not None and self.form == "distinct" and not self.match_itself:
             same = pictures.unsqueeze(1) == self.pictures[order]
         return self.objective.pairwise(embeddings, labels, self.embeddings[order], self.labels[order], same)
 
     @torch.no_grad()
     def _remember(self, embeddings: Tensor, labels: Tensor, pictures: Tensor | None) -> None:
+        self.steps += 1
+        if self.form == "official" and self.steps <= self.start_after:
+            return
         count = min(len(embeddings), self.size)  # of a batch larger than the memory, the last
         slots = (self.position + torch.arange(count, device=embeddings.device)) % self.size
-        self.embeddings[slots] = embeddings[-count:].to(self.embeddings.dtype)
+        self.embeddings[slots] = embeddings[-count:]
         self.labels[slots] = labels[-count:].to(self.labels.dtype)
         self.pictures[slots] = torch.full_like(slots, NOBODY) if pictures is None else pictures[-count:].to(slots.dtype)
         self.position = (self.position + count) % self.size
         self.fill = min(self.fill + count, self.size)
-        self.steps += 1
 
-    def _move_to(self, device: torch.device) -> None:
-        if self.embeddings.device != device:
-            self.embeddings = self.embeddings.to(device)
-            self.labels, self.pictures = self.labels.to(device), self.pictures.to(device)
+    def _move_to(self, embeddings: Tensor) -> None:
+        """Take on device and dtype, so that the copy of an embedding equals it exactly."""
+        self.embeddings = self.embeddings.to(embeddings)
+        self.labels, self.pictures = self.labels.to(embeddings.device), self.pictures.to(embeddings.device)
 
 
 def size_in_batches(batches: int, batch_size: int) -> int:
@@ -153,13 +171,17 @@ def with_memory(
     batches: int,
     batch_size: int,
     *,
+    form: Form = "official",
     start_after: int = MEMORY_STARTS_AFTER,
     weight: float = 1.0,
     match_itself: bool = False,
 ) -> CrossBatchMemory:
-    """The objective, which must be a pair loss, with a memory of ``batches`` batches as in the papers.
+    """Add a memory of ``batches`` batches to a pair loss, as in the papers.
 
-    ``lookalike.objectives.presets.MEMORY_BATCHES`` has their sizes for the benchmarks.
+    ``lookalike.objectives.presets.MEMORY_BATCHES`` has their sizes for the benchmarks. The other arguments are those of
+    ``CrossBatchMemory``. The official form is used after ``start_after + batches`` steps.
     """
     size = size_in_batches(batches, batch_size)
-    return CrossBatchMemory(objective, dim, size, start_after=start_after, weight=weight, match_itself=match_itself)
+    return CrossBatchMemory(
+        objective, dim, size, form=form, start_after=start_after, weight=weight, match_itself=match_itself
+    )

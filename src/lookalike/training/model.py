@@ -5,6 +5,7 @@ backbone's features is as good as they are from the first step.
 """
 
 from dataclasses import replace
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -172,7 +173,9 @@ def create_objective(
     anchors: BetweenAnchors | None = None
     if settings.memory:
         start = settings.memory_start * settings.accumulate
-        main = with_memory(base, dim, settings.memory, settings.batch_size, start_after=start)
+        main = with_memory(
+            base, dim, settings.memory, settings.batch_size, form=settings.memory_form, start_after=start
+        )
     if settings.ccp:
         assert isinstance(base, PairObjective)
         count, in_batch = settings.ccp_proxies, settings.ccp_in_batch
@@ -244,10 +247,11 @@ def _check_combination(settings: Settings, base: Objective, pooling: Pooling | t
         raise ValueError(f"--zero-shot needs a pooling with prototypes, as gsp, got {settings.pooling}")
     if settings.memory and not on_pairs:
         raise ValueError(f"--memory needs a loss on pairs, as contrastive or multi-similarity, got {settings.loss}")
-    if settings.memory and settings.memory_start >= settings.steps:
+    first_use = _memory_joins(settings)
+    if settings.memory and first_use >= settings.steps:
         raise ValueError(
-            f"the memory starts after {settings.memory_start} steps and the run has {settings.steps}: it would never "
-            "be used; set a smaller --memory-start or more --steps"
+            f"the memory is used after {first_use} steps and the run has {settings.steps}: it would never be used; "
+            "set a smaller --memory-start or --memory, or more --steps"
         )
     if not settings.ccp:
         return
@@ -259,3 +263,10 @@ def _check_combination(settings: Settings, base: Objective, pooling: Pooling | t
         raise ValueError("--ccp ends its problems by metrics on held-out data, but there are none: see --validation")
     if settings.ccp_pool < settings.ccp_proxies:
         raise ValueError(f"--ccp-pool must be at least --ccp-proxies {settings.ccp_proxies}, got {settings.ccp_pool}")
+
+
+def _memory_joins(settings: Settings) -> int:
+    """Steps before the memory is used: the official form waits until it is full."""
+    if settings.memory_form == "distinct":
+        return settings.memory_start
+    return settings.memory_start + ceil(settings.memory / settings.accumulate)

@@ -78,7 +78,10 @@ class Settings:
     )
     zero_shot_settings: dict[str, Any] = setting({}, "settings of the zero-shot loss: ridge and scale")
     memory: int = setting(0, "batches in a cross-batch memory; 0: none", least=0)
-    memory_start: int = setting(1000, "steps before the memory is used", least=0)
+    memory_form: Literal["official", "distinct"] = setting(
+        "official", "official: enqueue the batch, compare with all of a full memory; distinct: every pair counts once"
+    )
+    memory_start: int = setting(1000, "steps before the memory is used; the official form then fills it first", least=0)
     centres: float = setting(0.0, "weight of the regulariser that spreads class centres; 0: none", least=0)
     centres_settings: dict[str, Any] = setting({}, "settings of the regulariser, e.g. --centres-settings.preset mhe-1")
     ccp: bool = setting(False, "chance-constrained programming: a sequence of proxy problems; embeddings are clipped")
