@@ -17,6 +17,7 @@ from PIL import Image
 
 from lookalike import index
 from lookalike.cli import main
+from lookalike.cli.index import read_metadata
 from lookalike.models import Embedder, create_backbone, save_model
 
 
@@ -252,3 +253,27 @@ def test_milvus_from_the_command_line(
     # the items' own place is not the index
     assert main(["search", str(tmp_path / "x.db"), picture]) == 2
     assert f"it holds the items of the index {tmp_path / 'm'}: give that instead" in capsys.readouterr().err
+
+
+def test_cells_become_numbers_only_in_plain_digits(tmp_path: Path) -> None:
+    cells = [
+        "12",
+        "-3",
+        "1.5",
+        "1e3",
+        ".5",
+        "1_000",
+        "\u0663",
+        "nan",
+        "inf",
+        "1e999",
+        "0x10",
+        " 7",
+        "9" * 30,
+        "=1+1",
+        "TRUE",
+    ]
+    rows = "".join(f"{i}.jpg,{cell}\n" for i, cell in enumerate(cells))
+    (tmp_path / "m.csv").write_text("path,v\n" + rows, encoding="utf-8")
+    values = [row["v"] for row in read_metadata(tmp_path / "m.csv").values()]
+    assert values == [12, -3, 1.5, 1000.0, 0.5, *cells[5:14], True]

@@ -349,3 +349,27 @@ def test_commits_are_flushed_to_disk(model: TrainedModel, tmp_path: Path) -> Non
         connection: sqlite3.Connection = idx._database.connection
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_metadata_bounds(run_folder: Path, tmp_path: Path) -> None:
+    """In Python as over HTTP; a row refused leaves nothing behind."""
+    deep: Any = 1
+    for _ in range(33):
+        deep = [deep]
+    shared: Any = []
+    for _ in range(31):
+        shared = [shared] * 50
+    cyclic: dict[str, Any] = {}
+    cyclic["self"] = cyclic
+    with index.create(tmp_path / "idx", run_folder) as idx:
+        for metadata, message in (
+            ({"a": deep}, "nested at most 32"),
+            ({"a": shared}, "nested at most 32"),
+            (cyclic, "nested at most 32"),
+            ({f"k{i}": 1 for i in range(257)}, "at most 256 keys"),
+            ({"a": {"b": 2**63}}, "64 bits"),
+            ({"a": "x" * 40_000}, "at most 32,768 bytes"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                idx.add([Item("a", "/a", "", metadata)], draw(1))
+        assert idx.count() == 0

@@ -27,6 +27,8 @@ DESCRIPTION = """Make a folder of pictures searchable, or update its index: add 
 remove deleted ones. Every batch is saved when it is done; after an interruption the same command continues. The name of
 a class folder becomes the label of its pictures. More folders can be added to the same index, with the same model."""
 EXAMPLE = "lookalike index runs/mine my_pictures/ --out mine.idx"
+WHOLE = re.compile(r"[-+]?[0-9]+")
+DECIMAL = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?")
 
 
 @dataclass
@@ -203,13 +205,10 @@ def _parse_cell(key: str, cell: str) -> Any:
         return cell
     if cell.lower() in ("true", "false"):
         return cell.lower() == "true"
-    for kind in (int, float):
-        try:
-            number = kind(cell)
-        except ValueError:
-            continue
-        if abs(number) < inf:  # inf and nan stay text
-            return number
+    if WHOLE.fullmatch(cell) and len(cell) < 19:  # longer ones, such as serial numbers, stay text
+        return int(cell)
+    if DECIMAL.fullmatch(cell) and abs(float(cell)) < inf:
+        return float(cell)
     return cell
 
 

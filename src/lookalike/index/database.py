@@ -5,11 +5,11 @@ rows with higher numbers and for removed numbers. The write-ahead log is flushed
 survive a killed process and a power cut, and readers continue while one process writes.
 """
 
-import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from lookalike.index.base import FileRecord, path_range
 from lookalike.index.filters import Condition, Value
-from lookalike.index.items import Item, Vectors, metadata_as_json
+from lookalike.index.items import Item, Vectors, metadata_as_json, stored_item
 from lookalike.index.storage import BrokenIndex, IndexInUse
 
 FILE = "items.sqlite"
@@ -86,6 +86,8 @@ class Database:
                 isolation_level=None,
                 check_same_thread=False,
             )
+            # A damaged text must not end the reading of all others.
+            self.connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
             self.connection.execute("PRAGMA synchronous = FULL")
             version = self._first("PRAGMA user_version")
             tables = self._column("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -224,14 +226,24 @@ class Database:
         return ids, self._as_vectors(blobs)
 
     def items_by_number(self, numbers: Sequence[int]) -> dict[int, Item]:
-        """Read items by row number."""
+        """Read items by row number; damaged ones are left out."""
         query = "SELECT number, id, path, label, metadata FROM items WHERE number IN"
-        return {row[0]: _as_item(row[1:]) for row in self._select_in(query, numbers)}
+        items = {}
+        for number, *row in self._select_in(query, numbers):
+            item = stored_item(*row)
+            if item is not None:
+                items[number] = item
+        return items
 
     def items_by_id(self, ids: Sequence[str]) -> dict[str, Item]:
-        """Read items by id."""
+        """Read items by id; damaged ones are left out."""
         query = "SELECT id, path, label, metadata FROM items WHERE id IN"
-        return {row[0]: _as_item(row) for row in self._select_in(query, ids)}
+        items = {}
+        for row in self._select_in(query, ids):
+            item = stored_item(*row)
+            if item is not None:
+                items[item.id] = item
+        return items
 
     def numbers_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Return id -> row number, for ids that exist."""
@@ -246,17 +258,27 @@ class Database:
             limit: Largest number of items.
 
         Returns:
-            The items.
+            The items. Damaged ones are left out and do not count towards the limit.
         """
         clause, values = as_sql(where)
         if after is not None:
             clause += " AND id > ?"
             values.append(after)
-        values.append(-1 if limit is None else limit)
-        rows = self.connection.execute(
-            f"SELECT id, path, label, metadata FROM items WHERE {clause} ORDER BY id LIMIT ?", values
-        )
-        return [_as_item(row) for row in rows]
+        query = f"SELECT id, path, label, metadata FROM items WHERE {clause} ORDER BY id LIMIT ? OFFSET ?"
+        items: list[Item] = []
+        offset = 0
+        while True:
+            missing = -1
+            if limit is not None:
+                missing = limit - len(items)
+            rows = self.connection.execute(query, [*values, missing, offset]).fetchall()
+            for row in rows:
+                item = stored_item(*row)
+                if item is not None:
+                    items.append(item)
+            if limit is None or len(items) == limit or not rows:
+                return items
+            offset += len(rows)
 
     def labels(self) -> dict[str, int]:
         """Return label -> number of items."""
@@ -270,7 +292,9 @@ class Database:
         )
         records = {}
         for item_id, path, label, metadata, stamp in rows:
-            records[item_id] = FileRecord(path, label, json.loads(metadata), stamp)
+            item = stored_item(item_id, path, label, metadata)
+            if item is not None:  # a damaged one is embedded again
+                records[item.id] = FileRecord(item.path, item.label, item.metadata, stamp)
         return records
 
     def _first(self, query: str, values: Sequence[Any] = ()) -> Any:
@@ -329,11 +353,6 @@ def as_sql(where: Sequence[Condition]) -> tuple[str, list[Any]]:
     return " AND ".join(clauses), values
 
 
-def _as_item(row: Sequence[Any]) -> Item:
-    item_id, path, label, metadata = row
-    return Item(item_id, path, label, json.loads(metadata))
-
-
 def _placeholders(values: Sequence[Any]) -> str:
     return ", ".join("?" * len(values))
 
@@ -361,8 +380,9 @@ def _metadata_clause(condition: Condition) -> tuple[str, list[Any]]:
         values += [path, path, *operands]
     matches = f"coalesce({' OR '.join(clauses)}, 0)"
     if condition.operator == "not in":
-        return f"NOT {matches}", values
-    return matches, values
+        matches = f"NOT {matches}"
+    # JSON functions fail on a damaged row, and with it the whole query.
+    return f"CASE WHEN json_valid(metadata) THEN {matches} ELSE 0 END", values
 
 
 def _operands_by_type(values: Sequence[Value], equality: bool) -> list[tuple[str, list[Any]]]:

@@ -170,7 +170,7 @@ class FaissIndex(Index):
         items = self._database.items_by_number(sorted(numbers))
         hits = []
         for row in neighbours:
-            hits.append([Hit(items[number], distance) for number, distance in row])
+            hits.append([Hit(items[number], distance) for number, distance in row if number in items])
         return hits
 
     def _mask(self, where: tuple[Condition, ...]) -> NDArray[np.bool_] | None:

@@ -2,6 +2,7 @@
 
 Keys are ``label``, ``id``, ``path``, or names of metadata. Operators are ``= != < <= > >=``, ``in`` and ``not in``.
 A value that contains any of ``,()=<>!`` or quotes must be quoted; within quotes a backslash escapes the next character.
+Conditions are not nested. Their number, the values of a list and the length of the text are limited.
 
 What a condition means, in every backend:
 
@@ -30,6 +31,7 @@ OPERATORS: dict[str, Operator] = {
     ">=": ">=",
 }
 BOOLEANS = {"true": True, "false": False}
+MOST_CONDITIONS = 100
 MOST_VALUES = 1000
 LONGEST_TEXT = 16_384
 EXACT = 2**53  # whole numbers up to here are the same in every backend
@@ -37,7 +39,7 @@ EXACT = 2**53  # whole numbers up to here are the same in every backend
 _KEY_AND_OPERATOR = re.compile(r"\s*([^\s,()=<>!\"']+)\s*(==|=|!=|<=|>=|<|>|(?:not\s+)?in\s*(?=\())\s*", re.IGNORECASE)
 _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _BARE = re.compile(r"[^,()=<>!\"']+")
-_NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,3})?")
+_NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,3})?", re.ASCII)
 _SPACE = re.compile(r"\s*")
 
 
@@ -94,6 +96,8 @@ def parse(text: str | None) -> tuple[Condition, ...]:
         conditions.append(condition)
         if position >= len(text):
             return tuple(conditions)
+        if len(conditions) == MOST_CONDITIONS:
+            raise ValueError(f"a filter must have at most {MOST_CONDITIONS} conditions")
         if text[position] != ",":
             raise _error(text, position, "expected a comma before the next condition")
         position += 1

@@ -1,6 +1,7 @@
 """Items and hits: what an index holds and what a search returns, with their checks."""
 
 import json
+import logging
 import os
 import re
 from collections.abc import Sequence
@@ -18,8 +19,15 @@ KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 RESERVED = ("id", "path", "label")  # columns; a metadata key must not have these names
 LONGEST = 4096  # bytes of a label or path
 LARGEST_METADATA = 32_768  # bytes of JSON
+DEEPEST_METADATA = 32  # lists and objects within each other; JSON encoders fail from about 250
+MOST_KEYS = 256  # of metadata, at all levels together
+INTEGER_BOUND = 2**63  # not every store holds more than 64 bits
+MOST_REPORTED = 1000  # damaged rows that are logged
 
 Vectors = NDArray[np.float32]
+
+logger = logging.getLogger(__name__)
+_reported: set[str] = set()  # ids of damaged rows that the log has already
 
 
 class Item(NamedTuple):
@@ -137,6 +145,13 @@ def metadata_as_json(item: Item) -> str:
                 f"a key of metadata must be a letter or _ and then letters, digits, _ or -, at most 64, "
                 f"and none of {', '.join(RESERVED)}, got {key!r}"
             )
+    extent = _measure(item.metadata)
+    if extent.depth > DEEPEST_METADATA:
+        raise ValueError(f"metadata of item {item.id} must be nested at most {DEEPEST_METADATA} deep")
+    if extent.keys > MOST_KEYS:
+        raise ValueError(f"metadata of item {item.id} must have at most {MOST_KEYS} keys, got {extent.keys:,}")
+    if extent.integer >= INTEGER_BOUND:
+        raise ValueError(f"integers in the metadata of item {item.id} must fit into 64 bits")
     try:
         text = json.dumps(item.metadata, allow_nan=False, ensure_ascii=False)
         size = len(text.encode())
@@ -145,6 +160,39 @@ def metadata_as_json(item: Item) -> str:
     if size > LARGEST_METADATA:
         raise ValueError(f"metadata of item {item.id} must be at most {LARGEST_METADATA:,} bytes of JSON, got {size:,}")
     return text
+
+
+def stored_item(item_id: Any, path: Any, label: Any, metadata: Any) -> Item | None:
+    """Make an item of a stored row.
+
+    Args:
+        item_id: The id as stored.
+        path: The path as stored.
+        label: The label as stored.
+        metadata: The metadata as stored: JSON, or the values themselves.
+
+    Returns:
+        The item. None if the row is damaged; the log says so once.
+    """
+    try:
+        check_ids([item_id])
+        if isinstance(metadata, str):
+            metadata = json.loads(metadata)
+        if not isinstance(metadata, dict):
+            raise ValueError("metadata are not an object")
+        if _measure(metadata).depth > DEEPEST_METADATA:
+            raise ValueError(f"metadata are nested deeper than {DEEPEST_METADATA}")
+        for text in (path, label):
+            if not isinstance(text, str) or not _is_storable(text):
+                raise ValueError("path or label is not a text")
+        json.dumps(metadata, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        name = repr(item_id)
+        if name not in _reported and len(_reported) < MOST_REPORTED:
+            _reported.add(name)
+            logger.warning("the stored item %s is damaged and left out: %s", name, error or type(error).__name__)
+        return None
+    return Item(item_id, path, label, metadata)
 
 
 def check_vectors(values: Any, dim: int, distance: str, count: int | None = None, what: str = "vectors") -> Vectors:
@@ -179,3 +227,33 @@ def _is_storable(text: str) -> bool:
         return len(text.encode()) <= LONGEST and "\0" not in text
     except UnicodeEncodeError:
         return False
+
+
+class _Extent(NamedTuple):
+    """How deep metadata are nested (at most one more than allowed), all their keys, and the largest integer."""
+
+    depth: int
+    keys: int
+    integer: int
+
+
+def _measure(metadata: dict[str, Any]) -> _Extent:
+    depth = keys = integer = 0
+    level: list[Any] = [metadata]
+    while level and depth <= DEEPEST_METADATA:
+        depth += 1
+        inner: list[Any] = []
+        for container in level:
+            children = container
+            if isinstance(container, dict):
+                keys += len(container)
+                children = container.values()
+            for child in children:
+                if isinstance(child, (dict, list, tuple)):
+                    inner.append(child)
+                elif isinstance(child, int):
+                    integer = max(integer, abs(child))
+            if len(inner) > LARGEST_METADATA:  # each takes two bytes; one object may be listed many times
+                return _Extent(DEEPEST_METADATA + 1, keys, integer)
+        level = inner
+    return _Extent(depth, keys, integer)

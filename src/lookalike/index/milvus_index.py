@@ -18,7 +18,7 @@ import numpy as np
 from lookalike.index.base import FileRecord, Index, path_range
 from lookalike.index.exact_rescoring import distances, rescore
 from lookalike.index.filters import Condition
-from lookalike.index.items import LONGEST, Hit, Item, Vectors
+from lookalike.index.items import LONGEST, Hit, Item, Vectors, stored_item
 from lookalike.index.kinds import NEIGHBOURS, SAMPLE, TARGET, mean_recall
 from lookalike.index.milvus_connection import connect, connected, disconnect, is_address, translated_errors
 from lookalike.index.milvus_filter import FIELD, as_expression, as_literal, by_type
@@ -150,7 +150,9 @@ class MilvusIndex(Index):
         expression = f'path >= {as_literal(first)} and path < {as_literal(end)} and stamp != ""'
         records = {}
         for row in self._rows(expression, [*COLUMNS, "stamp"]):
-            records[row["id"]] = FileRecord(row["path"], row["label"], row["metadata"], row["stamp"])
+            item = _as_item(row)
+            if item is not None:  # a damaged one is embedded again
+                records[item.id] = FileRecord(item.path, item.label, item.metadata, row["stamp"])
         return records
 
     def restamp(self, stamps: dict[str, str]) -> None:
@@ -188,7 +190,7 @@ class MilvusIndex(Index):
         return int(rows[0]["count(*)"])
 
     def _get(self, ids: list[str]) -> dict[str, Item]:
-        return {row["id"]: _as_item(row) for row in self._by_id(ids, COLUMNS)}
+        return {item.id: item for item in map(_as_item, self._by_id(ids, COLUMNS)) if item is not None}
 
     def _vectors(self, ids: list[str]) -> dict[str, Vectors]:
         return {row["id"]: np.array(row["vector"], np.float32) for row in self._by_id(ids, ["id", "vector"])}
@@ -205,9 +207,11 @@ class MilvusIndex(Index):
         if after is not None:
             behind = f"id > {as_literal(after)}"
             expression = f"{expression} and {behind}" if expression else behind
-        items = [_as_item(row) for row in self._rows(expression, COLUMNS, limit)]
-        items.sort(key=lambda item: item.id)
-        return items[:limit]
+        rows = sorted(self._rows(expression, COLUMNS, limit), key=lambda row: str(row["id"]))[:limit]
+        items = [item for item in map(_as_item, rows) if item is not None]
+        if limit is not None and len(items) < len(rows) == limit:  # damaged ones do not count
+            items += self._items(where, rows[-1]["id"], limit - len(items))
+        return items
 
     def _labels(self) -> dict[str, int]:
         return dict(Counter(row["label"] for row in self._rows("", ["id", "label"])))
@@ -261,7 +265,9 @@ class MilvusIndex(Index):
         rescored = rescore(query, [row["id"] for row in rows], vectors, reported, k, self.distance)
         hits = []
         for i, distance in zip(rescored.rows, rescored.distances, strict=True):
-            hits.append(Hit(_as_item({**rows[i]["entity"], "id": rows[i]["id"]}), distance))
+            item = _as_item({**rows[i]["entity"], "id": rows[i]["id"]})
+            if item is not None:
+                hits.append(Hit(item, distance))
         return hits, rescored.complete
 
     def _candidates(self, queries: Vectors, k: int, expression: str, effort: int | None = None) -> list[list[Row]]:
@@ -329,5 +335,5 @@ class MilvusIndex(Index):
             nearest[i] = sorted(candidates)[: NEIGHBOURS + 1]
 
 
-def _as_item(row: Row) -> Item:
-    return Item(row["id"], row["path"], row["label"], row["metadata"])
+def _as_item(row: Row) -> Item | None:
+    return stored_item(row["id"], row["path"], row["label"], row["metadata"])

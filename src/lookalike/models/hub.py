@@ -12,7 +12,8 @@ from lookalike.models.weight_files import first_line
 
 PREFIX = "hf:"
 FILES = ["model.json", "model.safetensors", "README.md"]
-_ADDRESS = re.compile(r"hf:(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+_WORD = r"(?!\.)(?:(?!\.\.)[\w.-]){1,96}"  # no . or .. : names become parts of paths in the cache
+_ADDRESS = re.compile(rf"hf:(?P<name>{_WORD}/{_WORD})(@(?P<revision>{_WORD}(/{_WORD}){{0,3}}))?", re.ASCII)
 
 
 def is_address(model: str | Path) -> bool:

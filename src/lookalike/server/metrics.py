@@ -4,9 +4,14 @@ from collections.abc import Callable
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from lookalike.server.errors import DESCRIPTIONS
+
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 UNMATCHED = "unmatched"  # one label for all unknown paths; clients could invent any number of them
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+STATUSES = frozenset({200, 304, 405, 429, *DESCRIPTIONS})
+NO_ANSWER = 0  # the client has gone
 
 
 class Metrics:
@@ -38,14 +43,17 @@ class Metrics:
         """Record one answered request.
 
         Args:
-            method: HTTP method; invented ones are counted as OTHER.
-            route: Pattern of the route, or ``UNMATCHED``.
-            status: HTTP status of the answer.
+            method: HTTP method; others than ``METHODS`` are counted as "other".
+            route: Pattern of the route, never a path as sent, or ``UNMATCHED``.
+            status: HTTP status of the answer; others than ``STATUSES`` are counted as "other".
             seconds: Duration.
         """
-        if not method.isupper() or len(method) >= 8:
-            method = "OTHER"
-        self.requests.labels(method, route, str(status)).inc()
+        if method not in METHODS:
+            method = "other"
+        status_text = "other"
+        if status in STATUSES or status == NO_ANSWER:
+            status_text = str(status)
+        self.requests.labels(method, route, status_text).inc()
         self.seconds.labels(route).observe(seconds)
 
     def watch_queue(self, length: Callable[[], int]) -> None:

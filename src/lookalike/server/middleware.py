@@ -115,7 +115,7 @@ def _limited(scope: Scope, receive: Receive, max_bytes: int) -> Receive:
 
     async def receive_limited() -> Message:
         nonlocal received
-        if declared.isdigit() and int(declared[:20]) > max_bytes:
+        if declared.isdigit() and int(declared.lstrip(b"0")[:20] or b"0") > max_bytes:
             raise too_large
         message = await receive()
         received += len(message.get("body", b""))
@@ -141,7 +141,7 @@ def _without_port(host: str) -> str:
     ('localhost', '[::1]', '[::1]')
     """
     name, colon, port = host.rpartition(":")
-    if not colon or not port.isdigit():
+    if not colon or not port.isdecimal():
         return host
     if name.startswith("[") and not name.endswith("]"):  # a colon inside an IPv6 address
         return host

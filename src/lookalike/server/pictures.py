@@ -13,6 +13,7 @@ from lookalike.data.reading import FORMATS, as_rgb
 from lookalike.server import png
 from lookalike.server.errors import ApiError, invalid
 from lookalike.server.limits import LONGEST_UPLOAD_SIDE, MOST_ELONGATED, MOST_SCANS
+from lookalike.server.numbers import decimal
 
 JPEG_QUALITY = 90
 SMALLEST_CROP = 1e-4  # fraction of a side
@@ -48,7 +49,7 @@ class Crop(NamedTuple):
             return cls()
         expected = "crop must be left,top,width,height as fractions of the picture, for example 0.25,0,0.5,1"
         try:
-            crop = cls(*map(float, text.split(",")))
+            crop = cls(*map(decimal, text.split(",")))
         except (TypeError, ValueError):
             raise invalid(expected) from None
         starts_inside = crop.left >= 0 and crop.top >= 0

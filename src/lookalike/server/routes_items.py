@@ -4,6 +4,7 @@ import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import BeforeValidator
 
 from lookalike.index.items import ID
 from lookalike.server.batching import Vector
@@ -12,12 +13,12 @@ from lookalike.server.context import Context
 from lookalike.server.errors import invalid, responses, with_timeout
 from lookalike.server.keys import Access
 from lookalike.server.limits import LARGEST_SIDE, MOST_ITEMS
+from lookalike.server.numbers import whole_number
 from lookalike.server.pictures import Crop, as_jpeg
 from lookalike.server.schemas import Added, Deleted, Items, OneItem
 from lookalike.server.uploads import form_openapi, read_form
 
 Id = Annotated[str, Path(pattern=f"^{ID.pattern}$", description="of an item")]
-INTEGER_BOUND = 2**63  # not every store holds more than 64 bits
 ADD_FIELDS: dict[str, dict[str, Any]] = {
     "label": {"type": "string", "maxLength": 1000},
     "metadata": {"type": "string", "description": "a JSON object", "example": '{"year": 2020}'},
@@ -46,7 +47,7 @@ def routes(context: Context) -> APIRouter:
     @router.get("/items", dependencies=can_read, responses=responses(401, 504), summary="List")
     async def list_items(
         after: Annotated[str | None, Query(pattern=f"^({ID.pattern})?$", description="the id before the first")] = None,
-        limit: Annotated[int, Query(ge=1, le=MOST_ITEMS)] = 50,
+        limit: Annotated[int, BeforeValidator(whole_number), Query(ge=1, le=MOST_ITEMS)] = 50,
         where: Annotated[str | None, Query(description="a filter: label=robin, year>=2020")] = None,
     ) -> Items:
         """List items in order of id, page by page."""
@@ -77,7 +78,11 @@ def routes(context: Context) -> APIRouter:
     async def image(
         request: Request,
         id: Id,  # noqa: A002
-        side: Annotated[int, Query(ge=16, le=LARGEST_SIDE, description="the longer side, at most")] = LARGEST_SIDE,
+        side: Annotated[
+            int,
+            BeforeValidator(whole_number),
+            Query(ge=16, le=LARGEST_SIDE, description="the longer side, at most"),
+        ] = LARGEST_SIDE,
     ) -> Response:
         """Send the picture of an item as an upright JPEG without metadata."""
 
@@ -133,16 +138,9 @@ def _parse_metadata(text: str | None) -> dict[str, Any]:
         return {}
     expected = 'metadata must be a JSON object, for example {"year": 2020}'
     try:
-        values = json.loads(text, parse_int=_parse_integer)
+        values = json.loads(text)
     except (ValueError, RecursionError):
         raise invalid(expected) from None
     if not isinstance(values, dict):
         raise invalid(expected)
     return values
-
-
-def _parse_integer(digits: str) -> int:
-    number = int(digits)
-    if abs(number) >= INTEGER_BOUND:
-        raise ValueError("integers must fit into 64 bits")
-    return number

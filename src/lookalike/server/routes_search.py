@@ -16,6 +16,7 @@ from lookalike.server.context import Context
 from lookalike.server.errors import ApiError, invalid, responses, with_timeout
 from lookalike.server.keys import Access
 from lookalike.server.limits import MOST_HITS
+from lookalike.server.numbers import whole_number
 from lookalike.server.pictures import Crop
 from lookalike.server.schemas import Embedding, Hits, OneHit, Weights
 from lookalike.server.uploads import Form, form_openapi, read_form
@@ -174,12 +175,16 @@ def _item_id(form: Form) -> str | None:
 
 
 def _hit_count(text: str | None) -> int:
-    digits = (text or "").strip()
-    if not digits:
+    if text is None or not text.strip():
         return DEFAULT_HITS
-    if not digits.isdecimal() or not 1 <= int(digits[:9]) <= MOST_HITS:
-        raise invalid(f"k must be a whole number from 1 to {MOST_HITS}")
-    return int(digits)
+    expected = f"k must be a whole number from 1 to {MOST_HITS}"
+    try:
+        k = whole_number(text)
+    except ValueError:
+        raise invalid(expected) from None
+    if not 1 <= k <= MOST_HITS:
+        raise invalid(expected)
+    return k
 
 
 def _rerank_method(text: str | None) -> str:
