@@ -36,14 +36,17 @@ def retrieval_metrics(
     A reference with the id of the query is the query itself and never counts as its neighbour, at any rank. Of equal
     distances the earlier reference comes first. Scores are computed block by block, so memory is bounded.
 
+    The result is that of fp64 for inputs of any offset, scale and precision: products in fp32 only propose neighbours,
+    and wherever a bound on their error leaves the order of a hit and another reference open, fp64 decides.
+
     Args:
         queries: Vectors (n, D), numpy array or tensor on any device.
-        query_labels: Labels (n,), integers or strings.
+        query_labels: Labels (n,), integers of any size or strings. NaN, None and mixed types are refused.
         references: Vectors (r, D). None compares each query with all others (leave-one-out).
         reference_labels: Labels (r,) of the references.
         query_ids: Ids (n,), integers or strings.
         reference_ids: Ids (r,) of the references.
-        distance: "cosine" or "l2".
+        distance: "cosine" or "l2". A vector of zeros has the cosine 0 with every vector.
         ks: The values K of R@K.
 
     Returns:
@@ -52,6 +55,7 @@ def retrieval_metrics(
 
     Raises:
         ValueError: If shapes or values are wrong, or if no query can be evaluated.
+        TypeError: If vectors are not real numbers, or labels or ids are of different types.
 
     >>> retrieval_metrics([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]], ["cat", "cat", "dog"], ks=(1,))
     {'P@1': 1.0, 'P@R': 1.0, 'MAP@R': 1.0, 'R@1': 1.0, 'queries': 2, 'left_out': 1}
@@ -136,8 +140,13 @@ def _count_relevant(task: _Task) -> tuple[Tensor, Tensor]:
 def _neighbours(task: _Task, has_relevant: Tensor, depth: int, distance: str) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield blocks (b,) of queries with relevant references, and their neighbours (b, depth), themselves included."""
     chosen = has_relevant.nonzero().squeeze(1)
+
+    def is_hit(rows: Tensor, indices: Tensor) -> Tensor:
+        return task.reference_labels.take(indices) == query_labels[rows].unsqueeze(1)
+
+    query_labels = task.query_labels
     if task.references is None and 2 * len(chosen) > len(has_relevant):  # else symmetry does not pay
-        for rows, ranked in ranked_blocks(task.queries, None, depth, distance):
+        for rows, ranked in ranked_blocks(task.queries, None, depth, distance, is_hit):
             evaluated = has_relevant[rows]
             yield rows[evaluated], ranked.indices[evaluated]
         return
@@ -145,7 +154,8 @@ def _neighbours(task: _Task, has_relevant: Tensor, depth: int, distance: str) ->
     queries = task.queries
     if len(chosen) < len(has_relevant):
         queries = queries[chosen]
-    for rows, ranked in ranked_blocks(queries, references, depth, distance):
+        query_labels = query_labels[chosen]
+    for rows, ranked in ranked_blocks(queries, references, depth, distance, is_hit):
         yield chosen[rows], ranked.indices
 
 

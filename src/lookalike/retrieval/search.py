@@ -4,6 +4,10 @@ The score of a pair is -||q - r||^2 / 2 = q.r - ||q||^2 / 2 - ||r||^2 / 2. For t
 and the score is q.r. It is symmetric: if the references are the queries, each block is computed once and serves the
 queries of its rows and, transposed, those of its columns.
 
+Products round, so they only propose a few more than k neighbours. Where their error bound leaves the order open, pairs
+are measured again in fp64 (``exact.py``). Where it leaves open which references belong to the k, the query is compared
+with all of them in fp64. So the result is that of fp64, at any offset and scale.
+
 Equal references must tie, but a matrix product gives equal rows equal sums only if it adds in the same order. So equal
 references are found beforehand, and one of them is compared for all.
 """
@@ -13,16 +17,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from lookalike._util.checks import check_count
+from lookalike.retrieval import exact
 from lookalike.retrieval.candidates import Candidates, Ranked, slots_per_query
+from lookalike.retrieval.exact import IsHit, Pairs, refine
 from lookalike.retrieval.inputs import as_vectors
 
 BLOCK = 768  # queries and references per block on the CPU: 2 MB of scores, which fit into the cache
 BLOCK_GPU = 4096
 MOST_SLOTS = 2**25  # candidates in memory, 256 MB; symmetry is not used beyond
-LARGEST_FP32 = 1e15  # sums of squares of larger numbers may overflow in fp32
+MORE = 4  # candidates in addition to the k
 ROW_SCORES = 2**23  # scores in memory when full rows are compared; temporaries take a few times that
 
 Blocks = Iterator[tuple[Tensor, Ranked]]  # queries (b,) and their neighbours, until every query was yielded once
@@ -35,11 +40,11 @@ def neighbours(queries: Any, references: Any = None, k: int = 10, *, distance: s
         queries: Vectors (n, D), numpy array or tensor on any device.
         references: Vectors (r, D). None compares the queries with each other; each is then its own neighbour, too.
         k: Number of neighbours.
-        distance: "cosine" or "l2".
+        distance: "cosine" or "l2". A vector of zeros has the cosine 0 with every vector.
 
     Returns:
         ``scores`` (n, k) and ``indices`` (n, k), best first. The score is the cosine, or minus half the squared
-        distance for "l2". Of equal scores the lower index comes first.
+        distance for "l2". The order is that of fp64; of equal scores the lower index comes first.
 
     Raises:
         ValueError: If shapes or values are wrong, or if there are fewer than ``k`` references.
@@ -76,50 +81,52 @@ def check_distance(distance: str) -> None:
         raise ValueError(f"distance must be 'cosine' or 'l2', got {distance!r}")
 
 
-def ranked_blocks(queries: Tensor, references: Tensor | None, k: int, distance: str) -> Blocks:
+def ranked_blocks(
+    queries: Tensor, references: Tensor | None, k: int, distance: str, is_hit: IsHit | None = None
+) -> Blocks:
     """Find the nearest references block by block.
 
     Args:
         queries: Vectors (n, D), fp32 or fp64.
-        references: Vectors (r, D) of the same dtype. None: the queries.
+        references: Vectors (r, D). None: the queries.
         k: Number of neighbours, at most r.
         distance: "cosine" or "l2".
+        is_hit: Tells hits from other references, if nothing but their order is needed. This saves time.
 
     Yields:
         Queries (b,) and their neighbours (b, k), until every query was yielded once.
     """
-    cosine = distance == "cosine"
-    largest = _largest_entry(queries)
-    if references is not None:
-        largest = max(largest, _largest_entry(references))
-    queries = _prepare(queries, cosine, double=largest > LARGEST_FP32)
-    if references is None:
-        references = queries
-    else:
-        references = _prepare(references, cosine, double=largest > LARGEST_FP32)
-    owner = _first_equal(references)
-    if queries.dtype == torch.float64 or slots_per_query(k) >= len(references):
-        yield from _full_rows(queries, references, owner, k, cosine)
+    if references is not None and references.dtype != queries.dtype:
+        queries, references = queries.double(), references.double()
+    pairs = Pairs(queries, references, distance == "cosine")
+    candidates = min(k + MORE, len(pairs.references))
+    if queries.dtype == torch.float64 or slots_per_query(candidates) >= len(pairs.references):
+        all_queries = torch.arange(len(queries), device=queries.device)
+        yield from _full_rows(pairs, _first_equal(pairs, torch.float64), all_queries, k, is_hit)
         return
+    owner = _first_equal(pairs, torch.float32)
+    for rows, proposed in _proposals(pairs, owner, candidates):
+        scores = proposed.scores.double()
+        if pairs.cosine:
+            scores -= 1
+        ranked, complete = refine(pairs, rows, Ranked(scores, proposed.indices), k, torch.float32, is_hit)
+        if bool(complete.all()):
+            yield rows, pairs.restore(ranked)
+            continue
+        yield rows[complete], pairs.restore(Ranked(ranked.scores[complete], ranked.indices[complete]))
+        yield from _full_rows(pairs, owner, rows[~complete], k, is_hit)
+
+
+def _proposals(pairs: Pairs, owner: Tensor, k: int) -> Blocks:
+    """The k best references of every query by products in fp32."""
+    queries, references = pairs.prepared(torch.float32)
     size = BLOCK if queries.is_cpu else BLOCK_GPU
-    columns = _blocks(references, owner, size, cosine)
-    if queries is references and len(queries) * slots_per_query(k) <= MOST_SLOTS:
+    columns = _blocks(references, owner, size, pairs.cosine)
+    if pairs.is_symmetric and len(queries) * slots_per_query(k) <= MOST_SLOTS:
         yield from _symmetric(columns, k)
     else:
         all_different = torch.arange(len(queries), device=queries.device)
-        yield from _one_sided(_blocks(queries, all_different, size, cosine), columns, k)
-
-
-def _largest_entry(vectors: Tensor) -> float:
-    return float(torch.stack(vectors.aminmax()).abs().max())
-
-
-def _prepare(vectors: Tensor, cosine: bool, double: bool) -> Tensor:
-    if double:
-        vectors = vectors.double()
-    if cosine:
-        vectors = normalize(vectors)
-    return vectors
+        yield from _one_sided(_blocks(queries, all_different, size, pairs.cosine), columns, k)
 
 
 class _Block(NamedTuple):
@@ -156,7 +163,7 @@ def _blocks(vectors: Tensor, owner: Tensor, size: int, cosine: bool) -> list[_Bl
             block_vectors = vectors[start : start + size]
         half_squares = None
         if not cosine:
-            half_squares = _half_squares(block_vectors)
+            half_squares = exact.half_squares(block_vectors).to(vectors.dtype)
         member_rows = None
         if len(block_members) > len(chosen):
             member_rows = torch.searchsorted(chosen, owner[block_members])
@@ -195,13 +202,31 @@ def _scores(rows: _Block, columns: _Block) -> Tensor:
     return scores
 
 
-def _full_rows(queries: Tensor, references: Tensor, owner: Tensor, k: int, cosine: bool) -> Blocks:
-    """For fp64, which the keys of ``Candidates`` cannot hold, and for k close to the number of references."""
-    for rows in torch.arange(len(queries), device=queries.device).split(max(1, ROW_SCORES // len(references))):
-        scores = _products(queries[rows], references)
-        if not cosine:
-            scores.sub_(_half_squares(references)).sub_(_half_squares(queries[rows]).unsqueeze(1))
-        yield rows, _top_k(scores[:, owner], k)
+def _full_rows(pairs: Pairs, owner: Tensor, rows: Tensor, k: int, is_hit: IsHit | None) -> Blocks:
+    """Compare some queries with all references in fp64, which the keys of ``Candidates`` cannot hold."""
+    queries, references = pairs.prepared(torch.float64)
+    everything = torch.arange(len(references), device=rows.device).unsqueeze(0)
+    half_squares = exact.half_squares(references)
+    for some in rows.split(max(1, ROW_SCORES // len(references))):
+        scores = _products(queries[some], references)
+        if pairs.cosine:
+            scores.sub_(1)
+        else:
+            scores.sub_(half_squares).sub_(exact.half_squares(queries[some]).unsqueeze(1))
+        scores = scores[:, owner]
+        errors, _ = pairs.errors(some, everything, torch.float64)
+        if bool(errors.any()):
+            least = (scores - errors).topk(k).values[:, -1:]
+            is_contender = scores + errors >= least
+            contenders = 2 ** is_contender.sum(1).log2().ceil().long()  # rounded up, so that few numbers occur
+            scores.masked_fill_(~is_contender, -torch.inf)
+        else:
+            contenders = torch.full_like(some, k)
+        for count in contenders.unique().tolist():
+            same_count = contenders == count
+            proposed = _top_k(scores[same_count], min(count, len(references)))
+            ranked, _ = refine(pairs, some[same_count], proposed, k, torch.float64, is_hit)
+            yield some[same_count], pairs.restore(ranked)
 
 
 def _top_k(scores: Tensor, k: int) -> Ranked:
@@ -221,15 +246,12 @@ def _products(rows: Tensor, columns: Tensor) -> Tensor:
         return torch.mm(rows, columns.T)
 
 
-def _half_squares(vectors: Tensor) -> Tensor:
-    return vectors.square().sum(1) / 2
-
-
-def _first_equal(vectors: Tensor) -> Tensor:
-    """(n, D) -> (n,): the index of the first vector that equals this one, mostly its own.
+def _first_equal(pairs: Pairs, dtype: torch.dtype) -> Tensor:
+    """(r,): the index of the first reference that equals this one, mostly its own.
 
     Only vectors whose bits have the same integer sum, over some dimensions and then over all, need to be compared.
     """
+    _, vectors = pairs.prepared(dtype)
     owner = torch.arange(len(vectors), device=vectors.device)
     suspects = owner
     for step in (max(1, vectors.shape[1] // 16), 1):
@@ -242,7 +264,7 @@ def _first_equal(vectors: Tensor) -> Tensor:
         _, groups, counts = sums.unique(return_inverse=True, return_counts=True)
         suspects = suspects[counts[groups] > 1]
     if len(suspects):
-        distinct, groups = (vectors[suspects] + 0.0).unique(dim=0, return_inverse=True)
+        distinct, groups = (pairs.distinguishing(suspects) + 0.0).unique(dim=0, return_inverse=True)
         first = torch.full((len(distinct),), len(vectors), device=vectors.device)
         owner[suspects] = first.scatter_reduce(0, groups, suspects, "amin")[groups]
     return owner
