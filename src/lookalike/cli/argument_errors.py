@@ -27,11 +27,6 @@ def choices_of(annotation: Any) -> tuple[str, ...]:
 def explain_error(message: str, settings_type: type[Any], flags: Collection[str]) -> str:
     """Rewrite an error message of jsonargparse.
 
-    Args:
-        message: The message of jsonargparse.
-        settings_type: Dataclass that the options were made from.
-        flags: Options without a value.
-
     Returns:
         One line for the user.
     """

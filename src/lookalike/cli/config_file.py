@@ -30,14 +30,6 @@ class Entry(NamedTuple):
 def read_config(file: Path, settings_type: type[Any], flags: Collection[str] = ()) -> dict[str, Any]:
     """Read settings from a YAML file.
 
-    Args:
-        file: The YAML file.
-        settings_type: Dataclass that has the settings as fields.
-        flags: Further names that may be set to true or false.
-
-    Returns:
-        The settings of the file by name.
-
     Raises:
         UsageError: If the file cannot be read, or has a key that is unknown, empty or repeated.
     """

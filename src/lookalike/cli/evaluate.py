@@ -86,10 +86,6 @@ def run(argv: list[str]) -> int:
 def require_measurable(pictures: Pictures, name: str) -> None:
     """Check that at least one query has another picture of its class.
 
-    Args:
-        pictures: The pictures to measure on.
-        name: Their name, for the message.
-
     Raises:
         BrokenData: If nothing can be measured.
     """

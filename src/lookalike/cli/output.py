@@ -19,9 +19,6 @@ def print_status(text: str) -> None:
 def unreadable_lines(problems: Sequence[Sequence[str]]) -> list[str]:
     """List pictures that were left out.
 
-    Args:
-        problems: Name and reason of every picture.
-
     Returns:
         Lines for stdout; empty if there are no problems.
     """
@@ -37,11 +34,6 @@ def unreadable_lines(problems: Sequence[Sequence[str]]) -> list[str]:
 
 def require_new_file(path: Path, option: str, overwrite: bool) -> None:
     """Check, before any work, that a file can be written.
-
-    Args:
-        path: The file.
-        option: Option that names it, for the message.
-        overwrite: Allow an existing file.
 
     Raises:
         UsageError: If ``path`` is a folder, or exists and ``overwrite`` is False.

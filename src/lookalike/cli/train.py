@@ -40,15 +40,7 @@ def run(argv: list[str]) -> int:
 
 
 def parse_train(argv: list[str], previous: Settings | None = None) -> tuple[Settings, set[str]]:
-    """Parse the options of ``lookalike train``.
-
-    Args:
-        argv: Words after the name of the command.
-        previous: Settings of a run to resume, used as defaults.
-
-    Returns:
-        The settings, and the flags that were given.
-    """
+    """Parse the options of ``lookalike train``."""
     defaults = None
     if previous is not None:
         defaults = asdict(previous)

@@ -11,14 +11,7 @@ BEGINNING = 4096  # bytes; files of equal size are read to their end only if the
 
 
 def find_contradictions(pictures: Pictures) -> tuple[str, ...]:
-    """Find files of equal content in several classes; few files are read in full.
-
-    Args:
-        pictures: The table.
-
-    Returns:
-        One note, or nothing if there are none.
-    """
+    """Find files of equal content in several classes; few files are read in full."""
     reader = pictures.reader
     if not isinstance(reader, FileReader):
         return ()

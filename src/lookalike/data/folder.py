@@ -65,12 +65,6 @@ def list_pictures(root: str | Path) -> Listing:
 
     Linked folders are followed, except back into a folder that contains them.
 
-    Args:
-        root: The folder.
-
-    Returns:
-        The pictures at any depth, in natural order, and what was skipped.
-
     Raises:
         ValueError: If the folder cannot be listed.
     """
@@ -81,13 +75,6 @@ def list_pictures(root: str | Path) -> Listing:
 
 def read_folder(root: str | Path, fewest_classes: int = 2) -> Pictures:
     """Read a folder of class folders, or of splits of class folders, as a table; no picture is opened.
-
-    Args:
-        root: The folder.
-        fewest_classes: Smallest number of classes.
-
-    Returns:
-        The table of pictures.
 
     Raises:
         ValueError: If there are no pictures, no class folders or too few classes.

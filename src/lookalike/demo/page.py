@@ -27,13 +27,7 @@ OUTLINE = (("white", 2.6), ("#D55E00", 1.2))  # one line over the other: visible
 
 
 def outline_cell(panel: Any, cell: int, side: int) -> None:
-    """Draw a thin line around one cell of 2 x 2.
-
-    Args:
-        panel: Axes with a picture or map.
-        cell: Number of the cell, row by row.
-        side: Side of the picture or map.
-    """
+    """Draw a thin line around one cell of 2 x 2."""
     from matplotlib.patches import Rectangle
 
     down, right = divmod(int(cell), 2)

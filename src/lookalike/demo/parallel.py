@@ -88,16 +88,7 @@ def train_all(
 
 
 def select_rate(contestant: Contestant, outcomes: Sequence[Outcome], budget: Budget) -> Selection:
-    """Choose the learning rate whose runs ended best on held-out classes; test classes are not looked at.
-
-    Args:
-        contestant: The contestant.
-        outcomes: Outcomes of all contestants.
-        budget: Has the learning rates.
-
-    Returns:
-        The contestant with its best learning rate.
-    """
+    """Choose the learning rate whose runs ended best on held-out classes; test classes are not looked at."""
     by_rate: dict[float, list[Outcome]] = {rate: [] for rate in budget.rates}
     for outcome in outcomes:
         if outcome.contestant == contestant.name:

@@ -119,12 +119,6 @@ def test_labels_file(out: Path, fingerprint: str) -> Path:
 def run_cell(cell: Cell, out: Path, pictures: Pictures, *, keep_vectors: bool) -> dict[str, Any]:
     """Train a cell (or resume it), test it, and write result.json.
 
-    Args:
-        cell: what to train.
-        out: results folder.
-        pictures: with the splits of the cell's fold.
-        keep_vectors: also store the vectors of the test pictures.
-
     Returns:
         The content of result.json, as ``results.CellResult`` reads it.
 

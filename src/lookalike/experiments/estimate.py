@@ -65,14 +65,7 @@ def estimate(cell: Cell, pictures: Pictures, threads: int | None = None) -> Esti
 
 
 def describe_estimate(guess: Estimate, cells: int, kind: str = "model", workers: int = 1) -> str:
-    """The estimate as one text. It is no bound: other work slows a cell down, and patience ends it early.
-
-    Args:
-        guess: for one cell.
-        cells: how many are left.
-        kind: what a cell is called.
-        workers: that share the cells.
-    """
+    """The estimate as one text. It is no bound: other work slows a cell down, and patience ends it early."""
     text = f"about {format_duration(guess.per_thousand)} for 1,000 steps of one {kind}"
     if guess.steps > ENDLESS:
         return f"{text}; patience decides how many steps there are"

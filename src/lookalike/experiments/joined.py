@@ -66,12 +66,6 @@ class Joined:
 def join_row(row: Row, folder: Path, tick: Callable[[int], None] = lambda _: None, most: int = MOST) -> Joined:
     """Measure the joined models of a row.
 
-    Args:
-        row: with stored vectors of every model.
-        folder: results folder.
-        tick: called after each combination.
-        most: combinations to measure at most.
-
     Raises:
         JoinError: the models cannot be joined.
     """

@@ -22,11 +22,7 @@ EXPIRES = 180.0
 
 
 class Lease:
-    """A lease that this process holds.
-
-    Args:
-        path: the lease file.
-    """
+    """A lease that this process holds."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

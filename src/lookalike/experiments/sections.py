@@ -62,10 +62,6 @@ def group_sections(
 ) -> list[Section]:
     """Sort the cells of a results folder into sections and rows.
 
-    Args:
-        cells: finished or not.
-        planned_folds: folds by protocol, where more are planned than were begun.
-
     Returns:
         Sections by protocol and data set. Of several versions of the same, the latest results come first.
     """

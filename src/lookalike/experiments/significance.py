@@ -39,13 +39,7 @@ class Comparison:
 
 
 def compare(row: Row, baseline: Row, metric: str) -> Comparison:
-    """Compare two rows by a paired t-test, and by Wilcoxon's signed-rank test if there are enough pairs.
-
-    Args:
-        row: the method.
-        baseline: of the same section.
-        metric: name of a test metric.
-    """
+    """Compare two rows by a paired t-test, and by Wilcoxon's signed-rank test if there are enough pairs."""
     baseline_results = {result.run: result for result in baseline.results}
     shared_runs = 0
     row_values, baseline_values = [], []

@@ -30,9 +30,6 @@ HNSW_EFFORT = (16, 1024)  # smallest and largest efSearch while tuning
 def load_faiss() -> Any:
     """Import FAISS when it is needed, because that is slow.
 
-    Returns:
-        The module, as Any: its stubs are incomplete.
-
     Raises:
         OSError: If it is not installed.
     """

@@ -17,9 +17,6 @@ FIELD = "sorted"
 def by_type(metadata: dict[str, Any]) -> dict[str, Any]:
     """Prefix the keys of metadata by the type of their values.
 
-    Args:
-        metadata: JSON values by key.
-
     Returns:
         Texts as ``t:key``, numbers as ``n:key``, booleans as ``b:key``; other values are left out.
 

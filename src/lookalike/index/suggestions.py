@@ -15,14 +15,7 @@ MOST_KEYS = 20  # keys listed in an error
 
 
 def metadata_keys(idx: Index) -> set[str]:
-    """Collect the metadata keys of all items.
-
-    Args:
-        idx: The index.
-
-    Returns:
-        All keys.
-    """
+    """Collect the metadata keys of all items."""
     keys: set[str] = set()
     after = None
     while True:
@@ -36,11 +29,6 @@ def metadata_keys(idx: Index) -> set[str]:
 
 def check_keys(where: str | None, keys: Iterable[str], columns: Iterable[str] = RESERVED) -> None:
     """Check that a filter uses existing keys only.
-
-    Args:
-        where: The filter.
-        keys: The metadata keys of the index.
-        columns: Other allowed keys.
 
     Raises:
         ValueError: If it uses an unknown key; the message names the closest one.
@@ -63,10 +51,6 @@ def check_keys(where: str | None, keys: Iterable[str], columns: Iterable[str] = 
 
 def nearest_labels(where: str | None, labels: Iterable[str]) -> dict[str, str]:
     """Suggest labels for those in a filter that no item has.
-
-    Args:
-        where: The filter.
-        labels: The labels of the index.
 
     Returns:
         Unknown label -> closest existing one, for those that have one.

@@ -96,11 +96,7 @@ def paragraph(text: str, faint: bool = False) -> str:
 
 
 def contents(entries: Mapping[str, str]) -> str:
-    """Links to headings of this page.
-
-    Args:
-        entries: texts by anchor.
-    """
+    """Links to headings of this page."""
     links = [f'<a href="#{escape(anchor)}">{escape(text)}</a>' for anchor, text in entries.items()]
     return f"<nav>{' '.join(links)}</nav>"
 

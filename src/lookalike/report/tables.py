@@ -186,11 +186,7 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def html(self, *, titled: bool = True) -> str:
-        """Format for an HTML page.
-
-        Args:
-            titled: print the title above the table.
-        """
+        """Format for an HTML page."""
         titles = ""
         for column in self.columns:
             titles += f'<th scope="col" class="{column.align}">{_keep_hyphens(column.title)}</th>'

@@ -21,11 +21,7 @@ STATE_ORDER = ("done", "pruned", "running", "failed")
 
 
 def write_report(results: StudyResults, out: Path) -> list[Path]:
-    """Write tuning.html, trials.csv, best.yaml and the plots into a folder.
-
-    Returns:
-        The paths of all files.
-    """
+    """Write tuning.html, trials.csv, best.yaml and the plots into a folder."""
     plots = make_plots(results)
     paths = []
     for name, (figure, _) in plots.items():

@@ -33,11 +33,7 @@ CAPTIONS = {
 
 
 def make_plots(results: StudyResults) -> dict[str, tuple[Figure, str]]:
-    """Draw all plots for which there is enough data.
-
-    Returns:
-        Figures and captions by name.
-    """
+    """Draw all plots for which there is enough data."""
     functions: dict[str, Callable[[StudyResults], Figure | None]] = {
         "history": plot_history,
         "importance": plot_importance,
@@ -153,11 +149,7 @@ def plot_contour(results: StudyResults) -> Figure | None:
 
 
 class Scale:
-    """Positions of a setting's values on an axis: logarithmic for wide ranges, side by side for words.
-
-    Args:
-        axis: of the search space.
-    """
+    """Positions of a setting's values on an axis: logarithmic for wide ranges, side by side for words."""
 
     def __init__(self, axis: Axis) -> None:
         self.axis = axis

@@ -22,20 +22,13 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """Embeds and evaluates pictures with the model of a run.
-
-    Args:
-        setup: The run.
-    """
+    """Embeds and evaluates pictures with the model of a run."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup, self.fabric = setup, setup.fabric
 
     def metrics(self, with_baseline: bool = False) -> tuple[dict[str, float], dict[str, float]]:
         """Evaluate the held-out pictures.
-
-        Args:
-            with_baseline: Also evaluate the averaged features of the backbone.
 
         Returns:
             Metrics of the model, empty without held-out pictures; metrics of the baseline, in the first process only.

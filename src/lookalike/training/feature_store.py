@@ -93,12 +93,7 @@ class FeatureStore:
 
 
 class PartWriter:
-    """Appends rows to the first part that no other process is writing.
-
-    Args:
-        folder: Folder of the store.
-        row_bytes: Size of a row.
-    """
+    """Appends rows to the first part that no other process is writing."""
 
     def __init__(self, folder: Path, row_bytes: int) -> None:
         self.row_bytes = row_bytes

@@ -91,14 +91,7 @@ class PictureFeed:
 
 
 class FeatureFeed:
-    """Batches of cached features (B, N, C). With several views of a picture, each epoch uses the next.
-
-    Args:
-        train: Training pictures.
-        cache: Has the features of all pictures and views.
-        sampler: Chooses the pictures of every batch.
-        views: Number of cached views of each picture.
-    """
+    """Batches of cached features (B, N, C). With several views of a picture, each epoch uses the next."""
 
     def __init__(self, train: Pictures, cache: "FeatureCache", sampler: ClassBatches, views: int) -> None:
         self.cache, self.sampler, self.views = cache, sampler, views
@@ -171,19 +164,7 @@ def fill_cache(
     fabric: Fabric,
     display: Display,
 ) -> "FeatureCache":
-    """Open the feature cache of a run and compute what is missing, by all processes together.
-
-    Args:
-        settings: Resolved settings.
-        embedder: Model, whose backbone is frozen.
-        train: Training pictures.
-        validation: Held-out pictures.
-        fabric: Launched Fabric.
-        display: Shows progress.
-
-    Returns:
-        A cache with the features of all pictures.
-    """
+    """Open the feature cache of a run and compute what is missing, by all processes together."""
     cache = FeatureCache(
         settings.cache or default_folder(),
         embedder.backbone,
@@ -214,14 +195,6 @@ class FeatureCache:
 
     The folder's name covers the backbone's weights, the input and ``VERSION``. A key covers the picture's content and
     its view. View 0 is the picture as it is evaluated; the others are augmented.
-
-    Args:
-        folder: Folder of all caches.
-        backbone: Frozen backbone.
-        spec: Its input.
-        crop: Kind of random crop of the augmented views.
-        flip: Whether half of the augmented views are mirrored.
-        seed: Seed of the augmentation.
     """
 
     def __init__(
@@ -254,9 +227,6 @@ class FeatureCache:
 
     def missing(self, wanted: Sequence[tuple[Pictures, int]]) -> list[View]:
         """List the views that are not cached.
-
-        Args:
-            wanted: Pairs of pictures and their number of views.
 
         Returns:
             Views for ``fill``, each content once.

@@ -54,15 +54,7 @@ class Log:
         return None
 
     def close_row(self, step: int, **more: float) -> Row:
-        """Make a row of the means since the last row.
-
-        Args:
-            step: Number of steps done.
-            more: Other values of the row.
-
-        Returns:
-            The values of the row.
-        """
+        """Make a row of the means since the last row."""
         values = self._means(more)
         self.record(step, values, "training/")
         self.sums, self.counts, self._last_row = {}, {}, time.monotonic()
@@ -78,13 +70,7 @@ class Log:
         return _append(self.rows, {"step": step, "seconds": round(self.seconds, 1), **self._means(more)})
 
     def record(self, step: int, values: dict[str, Any], prefix: str) -> None:
-        """Record values in a row of their own, or in the last row if it is of the same step.
-
-        Args:
-            step: Number of steps done.
-            values: Values by column.
-            prefix: Group of the scalars in TensorBoard.
-        """
+        """Record values in a row of their own, or in the last row if it is of the same step."""
         self.rows = _append(self.rows, {"step": step, "seconds": round(self.seconds, 1), **values})
         if self.writer is not None:
             for name, value in values.items():
@@ -104,13 +90,7 @@ class Log:
         return {"rows": self.rows, "sums": self.sums, "counts": self.counts}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device, seconds: float) -> None:
-        """Restore what ``state_dict`` returned.
-
-        Args:
-            state: Rows and sums.
-            device: Device of the sums.
-            seconds: Duration of the run until then.
-        """
+        """Restore what ``state_dict`` returned."""
         self.rows, self.counts = state["rows"], state["counts"]
         self.sums = {name: value.to(device) for name, value in state["sums"].items()}
         self._opened -= seconds

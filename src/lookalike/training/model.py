@@ -42,12 +42,6 @@ PROTOTYPE_NORM = 2.0  # median norm at which prototypes reach the unit sphere, w
 def create_embedder(settings: Settings) -> Embedder:
     """Create backbone and head, frozen as the settings say.
 
-    Args:
-        settings: Settings of a run.
-
-    Returns:
-        The embedder, on the CPU.
-
     Raises:
         ValueError: If the backbone does not take the size, or cannot start the projection.
     """
@@ -80,13 +74,6 @@ def create_embedder(settings: Settings) -> Embedder:
 @torch.no_grad()
 def start_head(embedder: Embedder, feed: Feed, train: Pictures, settings: Settings, display: Display) -> str:
     """Start projection and prototypes from a sample of the training pictures.
-
-    Args:
-        embedder: Model whose head is changed.
-        feed: Gives inputs of pictures.
-        train: Training pictures.
-        settings: Resolved settings.
-        display: Shows progress.
 
     Returns:
         A note that says what was done.
@@ -123,9 +110,6 @@ def gentle_rate(embedder: Embedder) -> float:
     Chosen on CUB's training classes with features of EfficientNet-lite0. It is relative to the weights, because the
     weights that give local features a set norm depend on the backbone.
 
-    Args:
-        embedder: Model with a started projection.
-
     Returns:
         The rate, with two digits.
     """
@@ -153,16 +137,6 @@ def create_objective(
     """Create the loss of a run: (1 - zero_shot) * base + zero_shot * L_zs + centres * regulariser.
 
     The base is the loss in the batch, the same with a memory, or the loss between batch and proxies or samples (CCP).
-
-    Args:
-        settings: Settings of a run.
-        classes: Number of training classes.
-        dim: Size of the embedding.
-        pooling: Pooling of the model, or its class.
-        validates: Whether there are held-out pictures.
-
-    Returns:
-        The objective and its anchors.
 
     Raises:
         ValueError: If settings cannot be combined.

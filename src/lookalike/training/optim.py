@@ -64,12 +64,6 @@ class LRSchedule:
     """Learning rate over a run: constant, cosine, or halved on a plateau, with a warm-up of the backbone.
 
     The rate of a group is its initial ``lr`` times a factor. Groups with ``waits=True`` have rate 0 during the warm-up.
-
-    Args:
-        optimizer: Optimizer whose groups are changed.
-        schedule: Kind of schedule.
-        steps: Length of the run, for cosine.
-        warm_up: Number of steps in which waiting groups are not trained.
     """
 
     def __init__(
@@ -121,10 +115,6 @@ class EMA:
     """Exponential moving average of a model's trained parameters: mean <- decay * mean + (1 - decay) * weights.
 
     Buffers and frozen parameters are not averaged.
-
-    Args:
-        model: Model whose weights are averaged.
-        decay: Weight of the old mean at every update.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:

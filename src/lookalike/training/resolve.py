@@ -60,17 +60,6 @@ def fill_in(
 ) -> tuple[Settings, list[str]]:
     """Replace the values None in settings.
 
-    Args:
-        settings: Settings of a run.
-        classes: Number of training classes.
-        pretrained: Whether the backbone has pretrained weights.
-        has_gpu: Whether the run has a GPU.
-        world_size: Number of processes.
-        pictures: Number of training pictures, if known.
-
-    Returns:
-        The settings, and notes to print.
-
     Raises:
         ValueError: If batch, classes and processes do not fit together.
     """
@@ -94,11 +83,6 @@ def choose_precision(settings: Settings) -> Literal["32-true", "bf16-mixed", "16
 
 def require_resumable(previous: Settings, settings: Settings, same_data: bool) -> None:
     """Check that a resumed run has the settings and the data it began with.
-
-    Args:
-        previous: Resolved settings of the run.
-        settings: Resolved settings now.
-        same_data: Whether the data are unchanged.
 
     Raises:
         ValueError: Names what changed.

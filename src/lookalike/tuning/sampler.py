@@ -21,10 +21,6 @@ def make_sampler(task: Task, number: int) -> BaseSampler:
     """Create the sampler for one trial.
 
     It is seeded by the trial's number: no two workers propose the same, and a search can be repeated.
-
-    Args:
-        task: names the sampler and its seed.
-        number: of the trial.
     """
     if task.points is not None:
         return ListSampler(task)

@@ -68,9 +68,6 @@ def is_number(value: Any) -> TypeGuard[int | float]:
 def parse_space(search: str | Mapping[str, Any]) -> Space:
     """Read a search space.
 
-    Args:
-        search: as it is typed, or lists and ranges by name.
-
     Raises:
         ValueError: it cannot be read, or names a setting that is not searched.
 

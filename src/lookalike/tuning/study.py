@@ -91,13 +91,6 @@ class Tuning:
     def work(self, trials: int, say: Say = print) -> list[TrialResult]:
         """Compute trials until there are enough, together with the other workers.
 
-        Args:
-            trials: how many the study should have.
-            say: receives one line for each finished trial.
-
-        Returns:
-            All trials of the study.
-
         Raises:
             Stopped: a stop was requested; any worker can resume the interrupted trial.
         """

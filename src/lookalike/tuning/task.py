@@ -81,9 +81,6 @@ class Task:
     def plan(self, params: dict[str, Any]) -> Plan:
         """The runs of a trial.
 
-        Args:
-            params: the settings that are tried, by name.
-
         Raises:
             ValueError: there can be no such run.
         """

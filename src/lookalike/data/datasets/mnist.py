@@ -54,12 +54,6 @@ def read_idx(file: Path) -> NDArray[np.uint8]:
 
     The format: two zero bytes, the type, the number of axes, their lengths (big-endian), the numbers.
 
-    Args:
-        file: The file.
-
-    Returns:
-        The array, in the shape that the header states.
-
     Raises:
         ValueError: If the file cannot be read, has the wrong length, or is not an IDX file of bytes.
     """
