@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lookalike_studies.framework.seeds import mean_entry
+
 from lookalike.demo.parallel import Selection, select_rate, train_all
 from lookalike.demo.training import CONTESTANTS, LEARNT_SHARE, Budget, Contestant
-from lookalike.report.seeds import mean_entry
 from lookalike.report.tables import Column, Line, Table, words
 
 AVERAGE, _, _, ATTENTION, ORACLE = CONTESTANTS

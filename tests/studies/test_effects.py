@@ -16,7 +16,7 @@ from lookalike_studies.effects.measured import Measured
 
 from lookalike import pooling as poolings
 from lookalike.cli import main
-from lookalike.experiments.plan import parse_methods, pooling_names
+from lookalike.experiments.plan import parse_methods
 from lookalike.experiments.protocol import load_protocol
 from lookalike.pooling.gsp import GeneralizedSumPool
 
@@ -50,7 +50,7 @@ def test_every_axis_has_claims_and_possible_points() -> None:
         load_protocol(axis.protocol)
         for series in axis.series:
             parse_methods(series.methods)
-            assert series.pooling in (*pooling_names(), effects_iterated.NAME)
+            assert series.pooling in (*poolings.names(), effects_iterated.NAME)
             every = [str(point) for point in series.points("all")]
             assert len(set(every)) == len(every)
             assert set(map(str, series.points("some"))) <= set(every)

@@ -9,7 +9,7 @@ from lookalike_studies.effects.measured import Measured
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
-from lookalike.experiments.plan import pooling_names
+from lookalike import pooling
 from lookalike.report.theme import COLOURS, FAINT, INK, style
 
 
@@ -37,7 +37,7 @@ def test_all_panels_have_all_ways_in_the_same_colours(panels: list[dict[str, Lin
 
 
 def test_gradients_have_colours_of_their_own_and_the_exact_layer_that_of_gsp(panels: list[dict[str, Line2D]]) -> None:
-    of_poolings = {style(name).colour.lower() for name in pooling_names()}
+    of_poolings = {style(name).colour.lower() for name in pooling.names()}
     others = {each.lower() for each in (*COLOURS, *effects_plots.OF_METHODS.values(), INK, FAINT)}
     for lines in panels:
         assert to_hex(lines[EXACT].get_color()) == style("gsp").colour.lower()

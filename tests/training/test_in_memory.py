@@ -13,7 +13,7 @@ from lookalike.training.in_memory import (
     pixel_batches,
     start_from_pixels,
 )
-from lookalike.training.learner import Learner
+from lookalike.training.model import Learner
 
 RNG = np.random.default_rng(0)
 LABELS = np.repeat(np.arange(3), 6)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hint
 
 from jsonargparse import ActionYesNo, ArgumentParser
 
+from lookalike._util.settings import check_settings
 from lookalike.cli.argument_errors import choices_of, explain_error, option_name
 from lookalike.cli.config_file import UsageError, read_config
 
@@ -30,10 +31,10 @@ class FileValue(NamedTuple):
 def parse(
     settings_type: type[T],
     argv: Sequence[str],
-    *,
-    prog: str,
+    command: str,
     description: str,
     example: str,
+    *,
     positional: Sequence[str] = (),
     flags: dict[str, str] | None = None,
     defaults: dict[str, Any] | None = None,
@@ -43,7 +44,7 @@ def parse(
     Args:
         settings_type: Dataclass of declared settings; every field becomes an option, ``--like-this``.
         argv: Words after the name of the command.
-        prog: Name of the command, for example "lookalike train".
+        command: Name of the command, for example "train".
         description: What it does, for ``--help``.
         example: A line that works, for ``--help``.
         positional: Fields that are given without an option name, in this order.
@@ -57,7 +58,7 @@ def parse(
         UsageError: If an option is unknown, missing or has a wrong value.
     """
     flags = flags or {}
-    parser = _build_parser(settings_type, prog, description, example, positional, flags)
+    parser = _build_parser(settings_type, f"lookalike {command}", description, example, positional, flags)
     if defaults:
         parser.set_defaults(defaults)
     files, words = _split_config_files(settings_type, argv)
@@ -69,6 +70,7 @@ def parse(
     try:
         parsed = parser.parse_args([*(f"--config={file}" for file in files), *words])
         settings = settings_type(**_collect_values(settings_type, parsed, positional, file_values))
+        check_settings(settings)
     except argparse.ArgumentError as error:
         message = explain_error(str(error), settings_type, flags)
         raise UsageError(_add_file(message, file_values, words)) from None

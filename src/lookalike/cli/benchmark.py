@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lookalike._util.settings import check_settings, setting
+from lookalike._util.settings import setting
 from lookalike.cli.arguments import JSON, REQUIRED, parse
 from lookalike.cli.output import print_status
 from lookalike.cli.processes import is_worker, run_workers, threads_per_worker
@@ -47,15 +47,10 @@ class BenchmarkSettings:
     check: bool = setting(True, "decode every picture once before the first run")
     expires: float = setting(180.0, "seconds without a sign of life after which a worker counts as dead")
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 def run(argv: list[str]) -> int:
     """Run ``lookalike benchmark`` with the words after its name, and return the exit code."""
-    settings, flags = parse(
-        BenchmarkSettings, argv, prog="lookalike benchmark", description=DESCRIPTION, example=EXAMPLE, flags=FLAGS
-    )
+    settings, flags = parse(BenchmarkSettings, argv, "benchmark", DESCRIPTION, EXAMPLE, flags=FLAGS)
     from lookalike._util.files import require_writable
     from lookalike.experiments.workers import read_progress, work
 
@@ -95,20 +90,20 @@ def run(argv: list[str]) -> int:
 
 
 def _make_plan(settings: BenchmarkSettings) -> "Plan":
+    from lookalike import pooling
     from lookalike.experiments.choices import parse_choices, parse_settings, split_top_level
     from lookalike.experiments.plan import (
         load_sources,
         loss_names,
         make_plan,
         parse_methods,
-        pooling_names,
         with_seeds,
     )
     from lookalike.experiments.protocol import load_protocol
 
     protocol = with_seeds(load_protocol(settings.protocol), settings.seeds)
     losses = parse_choices(settings.losses, loss_names(), "loss")
-    poolings = parse_choices(settings.poolings, pooling_names(), "pooling")
+    poolings = parse_choices(settings.poolings, pooling.names(), "pooling")
     methods = parse_methods(settings.methods)
     overrides = parse_settings(split_top_level(settings.set, ","))
     sources = load_sources(split_top_level(settings.data, ","), check=settings.check)

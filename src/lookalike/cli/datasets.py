@@ -28,13 +28,7 @@ class DatasetsSettings:
 def run(argv: list[str]) -> int:
     """Run ``lookalike datasets`` with the words after its name, and return the exit code."""
     settings, flags = parse(
-        DatasetsSettings,
-        argv,
-        prog="lookalike datasets",
-        description=DESCRIPTION,
-        example=EXAMPLE,
-        positional=["action", "path"],
-        flags=JSON,
+        DatasetsSettings, argv, "datasets", DESCRIPTION, EXAMPLE, positional=["action", "path"], flags=JSON
     )
     if settings.action is None:
         _print_list(datasets.describe(), as_json=bool(flags))

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from lookalike._util.settings import check_settings, setting
+from lookalike._util.settings import setting
 from lookalike.cli.arguments import JSON, parse
 
 DESCRIPTION = """Compare poolings on this machine, in minutes and without a download. Draws letters among symbols,
@@ -22,15 +22,10 @@ class DemoSettings:
     workers: int | None = setting(None, "processes; null: the number of cores, at most 8", least=1)
     seed: int = setting(0, "first of two seeds; every seed has its own network", least=0)
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 def run(argv: list[str]) -> int:
     """Run ``lookalike demo`` with the words after its name, and return the exit code."""
-    settings, flags = parse(
-        DemoSettings, argv, prog="lookalike demo", description=DESCRIPTION, example=EXAMPLE, flags=FLAGS
-    )
+    settings, flags = parse(DemoSettings, argv, "demo", DESCRIPTION, EXAMPLE, flags=FLAGS)
     from lookalike.demo.run import run_demo, summarize
 
     quick = "--quick" in flags

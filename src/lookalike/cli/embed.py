@@ -11,7 +11,7 @@ import numpy as np
 from lookalike import data
 from lookalike._util.files import replacing
 from lookalike._util.progress import Display
-from lookalike._util.settings import check_settings, setting
+from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
@@ -40,21 +40,10 @@ class EmbedSettings:
     workers: int | None = setting(None, "processes that read pictures; null: by the number of cores", least=0)
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 def run(argv: list[str]) -> int:
     """Run ``lookalike embed`` with the words after its name, and return the exit code."""
-    settings, flags = parse(
-        EmbedSettings,
-        argv,
-        prog="lookalike embed",
-        description=DESCRIPTION,
-        example=EXAMPLE,
-        positional=["run", "data"],
-        flags=JSON,
-    )
+    settings, flags = parse(EmbedSettings, argv, "embed", DESCRIPTION, EXAMPLE, positional=["run", "data"], flags=JSON)
     outputs = _check_outputs(settings.out, settings.overwrite)
     with exit_on_interrupt():
         from lookalike.inference.model import load

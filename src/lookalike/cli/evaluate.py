@@ -10,7 +10,7 @@ import numpy as np
 
 from lookalike import data
 from lookalike._util.progress import Display
-from lookalike._util.settings import check_settings, setting
+from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.loading import load_model
@@ -42,20 +42,11 @@ class EvaluateSettings:
     size: int | None = setting(None, "side of the input in pixels, for a backbone given by name", least=1)
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 def run(argv: list[str]) -> int:
     """Run ``lookalike evaluate`` with the words after its name, and return the exit code."""
     settings, flags = parse(
-        EvaluateSettings,
-        argv,
-        prog="lookalike evaluate",
-        description=DESCRIPTION,
-        example=EXAMPLE,
-        positional=["run", "data"],
-        flags=JSON,
+        EvaluateSettings, argv, "evaluate", DESCRIPTION, EXAMPLE, positional=["run", "data"], flags=JSON
     )
     model = load_model(settings.run, settings.size, settings.device)
     pictures = data.load(settings.data, strict=settings.strict, progress=True)

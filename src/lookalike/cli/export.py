@@ -10,7 +10,7 @@ from typing import Any, Literal
 from lookalike import data
 from lookalike._util.files import require_writable
 from lookalike._util.progress import Display
-from lookalike._util.settings import check_settings, setting
+from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.evaluate import require_measurable
@@ -41,21 +41,10 @@ class ExportSettings:
     workers: int | None = setting(None, "processes that read pictures; null: by the number of cores", least=0)
     device: str | None = setting(None, "where to measure: cpu, cuda, ...; null: a GPU if there is one")
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 def run(argv: list[str]) -> int:
     """Run ``lookalike export`` with the words after its name, and return the exit code."""
-    settings, flags = parse(
-        ExportSettings,
-        argv,
-        prog="lookalike export",
-        description=DESCRIPTION,
-        example=EXAMPLE,
-        positional=["run"],
-        flags=JSON,
-    )
+    settings, flags = parse(ExportSettings, argv, "export", DESCRIPTION, EXAMPLE, positional=["run"], flags=JSON)
     kind = _choose_format(settings, settings.out)
     with exit_on_interrupt():
         from lookalike import export

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from lookalike._util.files import require_writable
 from lookalike._util.progress import Display
-from lookalike._util.settings import check_settings, setting
+from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
@@ -53,20 +53,11 @@ class IndexSettings:
     size: int | None = setting(None, "side of the input in pixels, for a backbone given by name", least=1)
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 def run(argv: list[str]) -> int:
     """Run ``lookalike index`` with the words after its name, and return the exit code."""
     settings, flags = parse(
-        IndexSettings,
-        argv,
-        prog="lookalike index",
-        description=DESCRIPTION,
-        example=EXAMPLE,
-        positional=["run", "folder"],
-        flags=JSON,
+        IndexSettings, argv, "index", DESCRIPTION, EXAMPLE, positional=["run", "folder"], flags=JSON
     )
     folder = settings.folder.expanduser()
     _check_folders(folder, settings.out)

@@ -33,15 +33,7 @@ class ReportSettings:
 
 def run(argv: list[str]) -> int:
     """Run ``lookalike report`` with the words after its name, and return the exit code."""
-    settings, flags = parse(
-        ReportSettings,
-        argv,
-        prog="lookalike report",
-        description=DESCRIPTION,
-        example=EXAMPLE,
-        positional=["dir"],
-        flags=JSON,
-    )
+    settings, flags = parse(ReportSettings, argv, "report", DESCRIPTION, EXAMPLE, positional=["dir"], flags=JSON)
     from lookalike._util.files import write_text
     from lookalike._util.progress import Display
     from lookalike._util.signals import StopRequest

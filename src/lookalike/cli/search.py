@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lookalike._util.files import write_text
-from lookalike._util.settings import check_settings, setting
+from lookalike._util.settings import setting
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
 from lookalike.cli.output import require_new_file
@@ -36,20 +36,11 @@ class SearchSettings:
     overwrite: bool = setting(False, "replace --html if it exists")
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 def run(argv: list[str]) -> int:
     """Run ``lookalike search`` with the words after its name, and return the exit code."""
     settings, flags = parse(
-        SearchSettings,
-        argv,
-        prog="lookalike search",
-        description=DESCRIPTION,
-        example=EXAMPLE,
-        positional=["index", "picture"],
-        flags=JSON,
+        SearchSettings, argv, "search", DESCRIPTION, EXAMPLE, positional=["index", "picture"], flags=JSON
     )
     if not settings.picture.is_file():
         raise UsageError(f"there is no picture {settings.picture}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lookalike._util.settings import check_settings, setting
+from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
@@ -43,21 +43,10 @@ class ServeSettings:
     access_log: bool = setting(False, "log every request to stderr")
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 def run(argv: list[str]) -> int:
     """Run ``lookalike serve`` with the words after its name, and return the exit code."""
-    settings, flags = parse(
-        ServeSettings,
-        argv,
-        prog="lookalike serve",
-        description=DESCRIPTION,
-        example=EXAMPLE,
-        positional=["index"],
-        flags=JSON,
-    )
+    settings, flags = parse(ServeSettings, argv, "serve", DESCRIPTION, EXAMPLE, positional=["index"], flags=JSON)
     with exit_on_interrupt():
         import uvicorn
 

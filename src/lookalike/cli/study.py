@@ -35,15 +35,7 @@ class StudyOptions:
 
 def run(argv: list[str]) -> int:
     """Run ``lookalike study`` with the words after its name, and return the exit code."""
-    options, flags = parse(
-        StudyOptions,
-        argv,
-        prog="lookalike study",
-        description=DESCRIPTION,
-        example=EXAMPLE,
-        positional=["name"],
-        flags=FLAGS,
-    )
+    options, flags = parse(StudyOptions, argv, "study", DESCRIPTION, EXAMPLE, positional=["name"], flags=FLAGS)
     if options.name is None:
         raise UsageError("missing NAME of the study; lookalike study list shows all")
     scales = flags & SCALES.keys()

@@ -47,9 +47,9 @@ def parse_train(argv: list[str], previous: Settings | None = None) -> tuple[Sett
     return parse(
         Settings,
         argv,
-        prog="lookalike train",
-        description=DESCRIPTION,
-        example=EXAMPLE,
+        "train",
+        DESCRIPTION,
+        EXAMPLE,
         positional=["data"],
         flags={**JSON, "--print-config": "print all settings as commented YAML for --config, and exit"},
         defaults=defaults,

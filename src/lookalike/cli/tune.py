@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lookalike._util.settings import check_settings, setting
+from lookalike._util.settings import setting
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.output import print_status
 from lookalike.cli.processes import is_worker, run_workers, threads_per_worker
@@ -55,15 +55,10 @@ class TuneSettings:
     check: bool = setting(True, "decode every picture once before the first trial")
     expires: float = setting(180.0, "seconds without a sign of life after which a worker counts as dead", above=0)
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
 
 def run(argv: list[str]) -> int:
     """Run ``lookalike tune`` with the words after its name, and return the exit code."""
-    settings, flags = parse(
-        TuneSettings, argv, prog="lookalike tune", description=DESCRIPTION, example=EXAMPLE, flags=JSON
-    )
+    settings, flags = parse(TuneSettings, argv, "tune", DESCRIPTION, EXAMPLE, flags=JSON)
     if settings.search is None and settings.plan is None:
         raise UsageError('missing --search (for example "lr=log(1e-5, 1e-3)") or --plan')
     from lookalike._util.files import require_writable

@@ -7,7 +7,7 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,7 +21,6 @@ from lookalike.data.loading import MOST_WORKERS, default_workers
 from lookalike.data.pictures import Pictures
 from lookalike.demo.pictures import Shots, draw
 from lookalike.demo.training import Budget, Contestant, Outcome, pretrain_letters, train_contestant
-from lookalike.report.seeds import sample_std
 
 Result = TypeVar("Result")
 DRAWN_AT_ONCE = 200
@@ -48,7 +47,9 @@ class Selection:
 
     def spread(self, metric: str) -> float | None:
         """Return the standard deviation of a metric over the seeds; None with one seed."""
-        return sample_std([outcome.metrics[metric] for outcome in self.outcomes])
+        if len(self.outcomes) == 1:
+            return None
+        return stdev(outcome.metrics[metric] for outcome in self.outcomes)
 
     @property
     def on_letter(self) -> float:

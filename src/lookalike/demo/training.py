@@ -29,8 +29,8 @@ from lookalike.training.in_memory import (
     pixel_batches,
     start_from_pixels,
 )
-from lookalike.training.learner import Learner
 from lookalike.training.loop import Metrics, fit
+from lookalike.training.model import Learner
 from lookalike.training.pretrain import Recipe, create_classifier, learn
 
 BACKBONE = "resnet8-half"

@@ -37,6 +37,7 @@ from lookalike.data.pictures import Pictures
 from lookalike.experiments.choices import Choice
 from lookalike.experiments.results import NOT_IN_KEY, RESULTS_VERSION
 from lookalike.inference.model import TrainedModel, embed_batches
+from lookalike.models.weight_files import first_line
 from lookalike.training.checkpoint import RunFolder
 from lookalike.training.evaluate import measure
 from lookalike.training.features import FeatureCache, default_folder
@@ -188,12 +189,6 @@ def test_vectors(model: TrainedModel, settings: Settings, test: Pictures) -> NDA
     batches = np.array_split(positions, -(-len(positions) // HEAD_BATCH))
     vectors: Tensor = embed_batches(map(cache.read, batches), head, device=model.device, tick=lambda _: None)
     return vectors.numpy()
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message, or its type if it has none."""
-    message = str(error)
-    return message.splitlines()[0] if message else type(error).__name__
 
 
 def _write_test_labels(path: Path, test: Pictures) -> None:

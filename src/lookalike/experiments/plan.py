@@ -146,11 +146,6 @@ def loss_names() -> list[str]:
     return [*objectives.names(), *LOSS_ALIASES]
 
 
-def pooling_names() -> list[str]:
-    """All poolings."""
-    return poolings.names()
-
-
 def split_for_fold(pictures: Pictures, protocol: Protocol, fold: int) -> Pictures:
     """The pictures with the validation classes of a fold."""
     held_out = protocol.held_out(fold)

@@ -113,15 +113,6 @@ class Protocol:
         """(fold, repeat) of every model to train for one row of the table."""
         return list(product(range(self.split.models), range(self.repeats)))
 
-    @property
-    def collections(self) -> list[tuple[tuple[int, int], ...]]:
-        """The runs that are measured together: one per fold, in every combination of repeats.
-
-        Four folds of three repeats make 81.
-        """
-        combinations = product(range(self.repeats), repeat=self.split.models)
-        return [tuple(enumerate(repeats)) for repeats in combinations]
-
     def held_out(self, fold: int) -> int | None:
         """Number of the range of classes that a model does not train on; None if it trains on all."""
         if self.split.folds == 1:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,24 +21,6 @@ NOT_IN_KEY = (FREE_ON_RESUME - {"steps", "patience"}) | {"data", "log_every"}
 PER_MODEL_SETTINGS = NOT_IN_KEY | {"precision", "seed"}
 # Keys of cell.json and result.json that are used as they are.
 DESCRIPTION = ("protocol", "data", "fold", "repeat", "title", "key", "fingerprint")
-# Keys that only result.json has.
-MEASURED = (
-    "test",
-    "held_out",
-    "steps",
-    "best_step",
-    "seconds",
-    "seconds_testing",
-    "seconds_per_step",
-    "pooling_parameters",
-    "head_parameters",
-    "dim",
-    "megabytes",
-    "torch",
-    "lookalike",
-    "device",
-    "threads",
-)
 
 FoldRepeat = tuple[int, int]  # counted from 0
 
@@ -110,6 +92,10 @@ class CellResult:
     def is_outdated(self) -> bool:
         """Whether another RESULTS_VERSION computed this result."""
         return self.version != str(RESULTS_VERSION)
+
+
+_FIELDS = [entry.name for entry in fields(CellResult)]
+MEASURED = _FIELDS[_FIELDS.index("test") : _FIELDS.index("settings")]  # keys that only result.json has
 
 
 def read_results(folder: Path) -> tuple[list[CellResult], list[tuple[Path, str]]]:

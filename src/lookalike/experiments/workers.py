@@ -14,8 +14,9 @@ from pathlib import Path
 from lookalike._util.signals import Stopped
 from lookalike.data.pictures import Pictures
 from lookalike.experiments import leases
-from lookalike.experiments.cells import Cell, first_line, run_cell
+from lookalike.experiments.cells import Cell, run_cell
 from lookalike.experiments.results import read_error
+from lookalike.models.weight_files import first_line
 
 POLL_EVERY = 5.0  # seconds
 FIRST_REMINDER = 60.0  # seconds until the wait is mentioned again; doubles every time

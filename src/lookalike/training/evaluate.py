@@ -79,11 +79,6 @@ class Evaluator:
         return results[0], None
 
 
-def has_roles(pictures: Pictures) -> bool:
-    """Return whether some pictures are marked as query or gallery."""
-    return pictures.roles is not None and bool((pictures.roles != "").any())
-
-
 def measure(
     vectors: Tensor | np.ndarray[Any, Any],
     pictures: Pictures,
@@ -105,9 +100,8 @@ def measure(
     Raises:
         ValueError: If there are roles, but no query or no gallery picture.
     """
-    if not has_roles(pictures):
+    if pictures.roles is None or not np.any(pictures.roles != ""):
         return retrieval_metrics(vectors, pictures.labels, distance=distance, ks=ks)
-    assert pictures.roles is not None
     queries = np.flatnonzero(np.isin(pictures.roles, ("query", "both")))
     gallery = np.flatnonzero(np.isin(pictures.roles, ("gallery", "both")))
     for role, positions in (("query", queries), ("gallery", gallery)):

@@ -1,4 +1,4 @@
-"""Model and objective of a run: the embedder, the start of its head from data, and the loss.
+"""Model and objective of a run: the embedder, the start of its head from data, the loss, and both as one module.
 
 A projection that starts at random loses what the backbone knows. One that starts from the principal directions of the
 backbone's features is as good as they are from the first step.
@@ -10,17 +10,21 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lookalike import models, objectives
 from lookalike._util.progress import Display
 from lookalike.data.pictures import Pictures
 from lookalike.models import Embedder
+from lookalike.models.backbone import in_eval_mode
+from lookalike.models.embedder import Head
 from lookalike.models.input_spec import InputSpec
 from lookalike.objectives import (
     BetweenProxies,
     BetweenSamples,
     Composed,
+    Gathered,
+    Loss,
     Objective,
     PairObjective,
     ProxyObjective,
@@ -28,9 +32,11 @@ from lookalike.objectives import (
     with_memory,
 )
 from lookalike.objectives.between_proxies import BetweenAnchors
+from lookalike.objectives.gather import gather_with_gradient, world_size
 from lookalike.pooling import Pooling
+from lookalike.pooling.autograd import precise
 from lookalike.pooling.base import StartsFromData
-from lookalike.training.features import Feed
+from lookalike.training.features import Feed, join_shares
 from lookalike.training.settings import Settings
 
 START_PICTURES = 1024  # sample from which the head starts
@@ -173,6 +179,59 @@ def create_objective(
     return RunObjective(main, anchors)
 
 
+class Learner(nn.Module):
+    """Computes the loss of a batch. Model and loss are one module, so that DDP averages the gradients of both.
+
+    Args:
+        model: An Embedder for pictures, or its head for their local features.
+        objective: Loss; it sees the joined batches of all processes.
+    """
+
+    def __init__(self, model: Embedder | Head, objective: Objective) -> None:
+        super().__init__()
+        self.model: Embedder | Head = model
+        self.objective = Gathered(objective)
+        # In a list, so that torch does not register them a second time.
+        self._sample_losses = [module for module in objective.modules() if isinstance(module, BetweenSamples)]
+
+    def forward(
+        self,
+        inputs: Tensor,
+        labels: Tensor,
+        positions: Tensor | None = None,
+        samples: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> Loss:
+        """Compute the loss.
+
+        Args:
+            inputs: Pictures (B, 3, H, W) or local features (B, N, C).
+            labels: Classes (B,).
+            positions: Positions of the pictures in the training set (B,), for losses with a memory or samples.
+            samples: Inputs of this process's share of the samples that CCP compares with.
+            mask: Local features (B, N) that are pooled; None: all.
+
+        Returns:
+            The loss and its parts.
+        """
+        tokens = inputs
+        if samples is not None:
+            tokens = torch.cat((inputs, samples))
+        head = self.model
+        if isinstance(head, Embedder):
+            tokens = head.backbone(tokens)  # batch and samples together, for batch norm
+            head = head.head
+        for sample_loss in self._sample_losses:
+            with in_eval_mode(head.pooling):  # samples must not count for prototypes that start from batches
+                own_share = head(tokens[len(inputs) :])
+            sample_loss.see(_gather(own_share, len(sample_loss.places)))
+        tokens = tokens[: len(inputs)]
+        if not self.objective.objective.needs_attributes:
+            return self.objective(head(tokens, mask), labels, None, positions)
+        pooled = head(tokens, mask, details=True)
+        return self.objective(pooled.vector, labels, pooled.attributes, positions)
+
+
 def _input_spec(backbone: models.Backbone, settings: Settings) -> InputSpec:
     size = settings.size or backbone.spec.size
     try:
@@ -244,3 +303,10 @@ def _memory_joins(settings: Settings) -> int:
     if settings.memory_form == "distinct":
         return settings.memory_start
     return settings.memory_start + ceil(settings.memory / settings.accumulate)
+
+
+def _gather(own_share: Tensor, count: int) -> Tensor:
+    """Vectors of the samples of all processes in order; gradients flow back to the process that computed them."""
+    if world_size() == 1:
+        return own_share
+    return join_shares(gather_with_gradient(precise(own_share)).unflatten(0, (world_size(), -1)), count)

@@ -19,9 +19,9 @@ from lookalike.objectives import Loss, ZeroShot
 from lookalike.training.ccp import Problem, Samples, as_row, as_sentence, create_problems
 from lookalike.training.checkpoint import Checkpoint
 from lookalike.training.evaluate import Evaluator
-from lookalike.training.learner import Learner
 from lookalike.training.log import Log, in_short
 from lookalike.training.loop import Progress, evaluation_is_due, fit
+from lookalike.training.model import Learner
 from lookalike.training.optim import EMA, LRSchedule, create_optimizer
 from lookalike.training.settings import Settings
 from lookalike.training.setup import Setup, set_up

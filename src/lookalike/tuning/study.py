@@ -34,7 +34,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from lookalike._util.files import write_text
 from lookalike._util.signals import Stopped
 from lookalike.experiments import leases
-from lookalike.experiments.cells import first_line
+from lookalike.models.weight_files import first_line
 from lookalike.training.run import train
 from lookalike.tuning.results import TrialResult, best_trial
 from lookalike.tuning.sampler import distributions, make_sampler

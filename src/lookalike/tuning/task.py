@@ -16,7 +16,6 @@ from lookalike.experiments.plan import (
     loss_names,
     make_plan,
     parse_methods,
-    pooling_names,
     with_seeds,
 )
 from lookalike.experiments.protocol import Protocol, load_protocol
@@ -196,7 +195,7 @@ def make_task(
     else:
         space = parse_space(plan.search)
     loss = _single(parse_choices(plan.loss, loss_names(), "loss"), "loss")
-    pooling = _single(parse_choices(plan.pooling, pooling_names(), "pooling"), "pooling")
+    pooling = _single(parse_choices(plan.pooling, poolings.names(), "pooling"), "pooling")
     [methods] = parse_methods(plan.methods)
     protocol = with_seeds(load_protocol(plan.protocol), seeds)
     for name in space:

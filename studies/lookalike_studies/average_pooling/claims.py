@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lookalike.report.seeds import format_mean
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike_studies.average_pooling.maths import EXACT, ROUNDING
 from lookalike_studies.framework.claims import JudgedClaim, Verdict
 from lookalike_studies.framework.hulls import Overlap
+from lookalike_studies.framework.seeds import format_mean
 
 Metrics = Mapping[str, float]
 

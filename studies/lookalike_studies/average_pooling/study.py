@@ -29,7 +29,6 @@ from lookalike.data.pictures import Pictures
 from lookalike.geometry import clip
 from lookalike.models import create_backbone
 from lookalike.objectives import Loss
-from lookalike.report.seeds import check_seeds
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.in_memory import inference_batches, pixel_batches
 from lookalike.training.loop import fit
@@ -38,6 +37,7 @@ from lookalike_studies.average_pooling import claims, plots
 from lookalike_studies.average_pooling.maths import cover_features, measure_network
 from lookalike_studies.framework.class_pictures import class_pictures
 from lookalike_studies.framework.context import Context
+from lookalike_studies.framework.seeds import check_seeds
 from lookalike_studies.framework.study import Study, StudyResult, setting
 
 SEARCH_SEED = 1000  # of the networks that choose the margin

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lookalike.report.seeds import format_mean, format_seed_count, mean_entry
 from lookalike.report.tables import Column, Line, Table, words
 from lookalike_studies.ccp_geometry.measures import (
     Gap,
@@ -31,6 +30,7 @@ from lookalike_studies.ccp_geometry.measures import (
 )
 from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, SAMPLES, Course, Parts, map_at_r
 from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim
+from lookalike_studies.framework.seeds import format_mean, format_seed_count, mean_entry
 
 LEARNT = 0.9  # MAP@R with samples
 TRAINED = 0.5  # of the way of MAP@R from chance, 1 / classes at most, to 1; without training it is below chance

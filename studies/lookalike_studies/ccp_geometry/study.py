@@ -23,7 +23,6 @@ from lookalike._util.settings import check_settings
 from lookalike.data.pictures import Pictures
 from lookalike.models import Embedder, Head, create_backbone
 from lookalike.objectives import PairObjective
-from lookalike.report.seeds import check_seeds
 from lookalike_studies.ccp_geometry.claims import (
     Courses,
     Gaps,
@@ -44,6 +43,7 @@ from lookalike_studies.ccp_geometry.data import drawn_with_unseen_classes, featu
 from lookalike_studies.ccp_geometry.measures import anchor_sets, gaps, spread
 from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, SAMPLES, Budget, Course, Parts, map_at_r, solve
 from lookalike_studies.framework.context import Context
+from lookalike_studies.framework.seeds import check_seeds
 from lookalike_studies.framework.study import Study, StudyResult, setting
 
 NETWORK = "resnetv2-20"

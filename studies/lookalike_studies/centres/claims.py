@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from lookalike.report.seeds import mean_entry
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.skewed_means import SkewedMean
 from lookalike_studies.centres.sphere import (
@@ -38,6 +37,7 @@ from lookalike_studies.centres.sphere import (
     simplex_angle,
 )
 from lookalike_studies.framework.claims import JudgedClaim, Verdict, is_above, verdict_from_flags
+from lookalike_studies.framework.seeds import mean_entry
 
 if TYPE_CHECKING:
     from lookalike_studies.centres.study import Centres

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from lookalike._util.settings import check_settings
-from lookalike.report.seeds import check_seeds
 from lookalike_studies.centres.claims import (
     Measurements,
     arrangements_table,
@@ -53,6 +52,7 @@ from lookalike_studies.centres.sphere import (
     settle,
 )
 from lookalike_studies.framework.context import Context
+from lookalike_studies.framework.seeds import check_seeds
 from lookalike_studies.framework.study import Study, StudyResult, setting
 
 SWEPT = (NEAREST, "E_1", MEAN, FARTHEST)

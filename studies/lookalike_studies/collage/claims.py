@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.report.seeds import format_mean, format_seed_count, mean_entry
 from lookalike.report.tables import Column, Line, Table, words
 from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim
+from lookalike_studies.framework.seeds import format_mean, format_seed_count, mean_entry
 
 GAP, GSP, ZERO_SHOT, DISTILLED = "GAP", "GSP", "GSP + zero-shot", "GAP, distilled"
 

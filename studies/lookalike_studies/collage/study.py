@@ -22,12 +22,12 @@ from lookalike._util.settings import check_settings
 from lookalike.data.collage import collage, sub_classes
 from lookalike.demo.pictures import Shots, draw, in_cell
 from lookalike.demo.training import Contestant
-from lookalike.report.seeds import check_seeds, format_mean
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.pretrain import Pretrained, pretrain
 from lookalike_studies.collage.claims import DISTILLED, GAP, GSP, ZERO_SHOT, Run, judge_claims, percent, runs_table
 from lookalike_studies.collage.plots import draw_curves, draw_heat_maps
 from lookalike_studies.framework.context import Context
+from lookalike_studies.framework.seeds import check_seeds, format_mean
 from lookalike_studies.framework.study import Study, StudyResult, setting
 from lookalike_studies.framework.train_pictures import Plan, create_embedder, inspect_pooling, train_pictures
 from lookalike_studies.localisation.plots import Heat

@@ -26,7 +26,6 @@ from lookalike.experiments.plan import load_sources
 from lookalike.experiments.protocol import load_protocol
 from lookalike.experiments.results import read_finished
 from lookalike.experiments.workers import work
-from lookalike.report.seeds import mean_entry
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.training.checkpoint import RunFolder
 from lookalike_studies.effects import iterated, plots
@@ -35,6 +34,7 @@ from lookalike_studies.effects.claims import judge_axis, judge_costs, judge_step
 from lookalike_studies.effects.measured import Measured
 from lookalike_studies.effects.runs import DRAWN, check_overrides, check_weights, differences, rows_for, single_letters
 from lookalike_studies.framework.outputs import differences_in_words
+from lookalike_studies.framework.seeds import mean_entry
 from lookalike_studies.framework.study import Study, StudyResult, setting
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import numpy as np
 
 from lookalike._util.files import write_text
 from lookalike.report import html
-from lookalike.report.figure_data import read_figure
 from lookalike.report.theme import as_bytes, save
+from lookalike_studies.framework.figure_data import read_figure
 from lookalike_studies.framework.study import Differences, Study, StudyResult
 
 PAGE, NUMBERS = "index.html", "numbers.json"

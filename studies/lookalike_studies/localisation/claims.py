@@ -7,9 +7,9 @@ if a difference of 0.05 can be excluded: a third of what a first try saw of GSP 
 from collections.abc import Mapping, Sequence
 
 from lookalike.demo.training import Outcome
-from lookalike.report.seeds import format_mean, mean_entry
 from lookalike.report.tables import Column, Entry, Line, Table, words
 from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim, Values
+from lookalike_studies.framework.seeds import format_mean, mean_entry
 from lookalike_studies.localisation.masks import Located
 
 CELL = "cell"  # the mask that the claims speak of

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from lookalike.demo.page import outline_cell
 from lookalike.demo.pictures import Shots
 from lookalike.demo.training import Contestant
-from lookalike.report.seeds import sample_std
 from lookalike.report.theme import INK, figure, style, theme
+from lookalike_studies.framework.seeds import sample_std
 from lookalike_studies.localisation.masks import Located
 
 if TYPE_CHECKING:

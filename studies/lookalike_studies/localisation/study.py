@@ -21,8 +21,8 @@ from lookalike.data.glyphs import GlyphReader, glyphs
 from lookalike.data.pictures import Pictures
 from lookalike.demo.pictures import Shots, draw
 from lookalike.demo.training import LEARNT_SHARE, Budget, Contestant, Outcome, pretrain_letters, train_contestant
-from lookalike.report.seeds import check_seeds, format_seed_count
 from lookalike_studies.framework.context import Context
+from lookalike_studies.framework.seeds import check_seeds, format_seed_count
 from lookalike_studies.framework.study import Study, StudyResult, setting
 from lookalike_studies.localisation.claims import CELL, claims, table
 from lookalike_studies.localisation.masks import Located, Masks, box_of, cell_masks, letter_mask, located, spread

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lookalike.report.seeds import format_mean, mean_entry
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim
 from lookalike_studies.framework.hulls import class_hulls, overlap
+from lookalike_studies.framework.seeds import format_mean, mean_entry
 from lookalike_studies.tokens.model import Run, Samples, Tokens, Trained, draw_samples, pool
 
 GAP, GSP = "average", "gsp"

@@ -27,9 +27,9 @@ from lookalike._util.settings import check_settings
 from lookalike.geometry import clip, greedy_k_centre
 from lookalike.objectives import Loss
 from lookalike.pooling.transport import partial_transport
-from lookalike.report.seeds import check_seeds
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.loop import fit
+from lookalike_studies.framework.seeds import check_seeds
 from lookalike_studies.framework.study import setting
 
 SEARCH_SEED = 1000  # of the runs that choose m, keep and sharpness

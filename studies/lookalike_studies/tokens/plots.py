@@ -9,10 +9,10 @@ from matplotlib.patches import Polygon
 from matplotlib.patheffects import withStroke
 from torch import Tensor
 
-from lookalike.report.seeds import sample_std
 from lookalike.report.theme import INK, PAPER, figure, style, theme
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike_studies.framework.hulls import class_hulls, overlap, set_plane
+from lookalike_studies.framework.seeds import sample_std
 from lookalike_studies.tokens.claims import GAP, GSP, Outcome, Results
 from lookalike_studies.tokens.model import Points, Samples, pool
 

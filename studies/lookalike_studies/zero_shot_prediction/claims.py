@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from lookalike.report.seeds import format_mean, format_seed_count, mean_entry, sample_std
 from lookalike.report.tables import Column, Entry, Line, Table, number, words
 from lookalike_studies.framework.claims import JudgedClaim, Verdict, compare, remarks
+from lookalike_studies.framework.seeds import format_mean, format_seed_count, mean_entry, sample_std
 from lookalike_studies.zero_shot_prediction.prediction import DISTANCES, Accuracy, Ridge, Run
 
 BEFORE, PLAIN, ZERO_SHOT = "before training", "without zero-shot loss", "with zero-shot loss"

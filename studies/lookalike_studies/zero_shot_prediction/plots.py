@@ -8,8 +8,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from lookalike.report.seeds import sample_std
 from lookalike.report.theme import INK, PAPER, figure, style, theme
+from lookalike_studies.framework.seeds import sample_std
 from lookalike_studies.zero_shot_prediction.claims import BEFORE, PERMUTED, PLAIN, ZERO_SHOT, Scores
 from lookalike_studies.zero_shot_prediction.prediction import DISTANCES, Run
 

@@ -22,11 +22,11 @@ from lookalike import objectives
 from lookalike._util.settings import check_settings
 from lookalike.data.pictures import Pictures
 from lookalike.models import Embedder, create_backbone
-from lookalike.report.seeds import check_seeds
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.pretrain import pretrain, read_pixels
 from lookalike_studies.framework.class_pictures import class_pictures
 from lookalike_studies.framework.context import Context
+from lookalike_studies.framework.seeds import check_seeds
 from lookalike_studies.framework.study import Study, StudyResult, setting
 from lookalike_studies.framework.train_pictures import Plan, create_embedder, inspect_pooling, train_pictures
 from lookalike_studies.zero_shot_prediction import claims, plots

@@ -3,10 +3,9 @@
 import json
 
 import numpy as np
+from lookalike_studies.framework.figure_data import read_figure
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
-
-from lookalike.report.figure_data import read_figure
 
 
 def test_every_kind_of_mark_gives_its_numbers_back() -> None:
