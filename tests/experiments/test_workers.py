@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import lookalike
+from lookalike._util.folder_lock import FolderLock
 from lookalike.cli import main
 from lookalike.experiments.estimate import Estimate, describe_estimate
 
@@ -152,6 +154,21 @@ def test_who_is_waited_for_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     assert len(re.findall(rf"{who}; a worker without a sign for 2 s counts as dead\n", told)) == 1
     assert told.count("waiting") == 1
     assert result.exists()
+
+
+def test_a_run_that_a_seemingly_dead_worker_still_trains_is_waited_for(tmp_path: Path) -> None:
+    one = ("--poolings", "average", "--expires", "2")
+    assert main(words(tmp_path, *one)) == 0
+    [result] = tmp_path.rglob("result.json")
+    result.unlink()
+    lock = FolderLock(result.parent / "run")
+    lock.acquire()
+    timer = threading.Timer(1.5, lock.release)
+    timer.start()
+    assert main(words(tmp_path, *one)) == 0
+    timer.join()
+    assert result.exists()
+    assert not (result.parent / "failed.json").exists()
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@ from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryFile
 
+LOCK = "run.lock"  # in a folder that a command writes into; see folder_lock.py
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -71,7 +73,7 @@ def check_output_folder(path: Path, what: str, traces: Sequence[str]) -> None:
     if path.exists() and not path.is_dir():
         raise ValueError(f"--out must be a folder, got the file {path}")
     require_writable(path)
-    is_used = path.exists() and any(path.iterdir())
+    is_used = path.exists() and any(entry.name != LOCK for entry in path.iterdir())
     if is_used and not any((path / trace).exists() for trace in traces):
         raise ValueError(f"{path} exists and is no {what}: choose another --out")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lookalike._util.files import check_output_folder, write_text
+from lookalike._util.folder_lock import FolderLock
 from lookalike.demo.page import WARNING, Story, make_page
 from lookalike.demo.parallel import Selection, select_rate, train_all
 from lookalike.demo.training import CONTESTANTS, Budget, Outcome
@@ -40,6 +41,11 @@ def run_demo(out: Path, quick: bool = False, workers: int | None = None, seed: i
     budget = QUICK if quick else Budget()
     budget = replace(budget, seeds=tuple(range(seed, seed + len(budget.seeds))))
     check_output_folder(out, "demo", [FIGURES])
+    with FolderLock(out):
+        return _run(out, budget, quick, workers)
+
+
+def _run(out: Path, budget: Budget, quick: bool, workers: int | None) -> dict[str, Any]:
     if not quick:
         print(
             "Drawing letters, learning them, and then twenty short trainings: three to six minutes on two cores.",

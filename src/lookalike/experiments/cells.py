@@ -31,6 +31,7 @@ from torch import Tensor
 
 import lookalike
 from lookalike._util.files import replacing, write_text
+from lookalike._util.folder_lock import FolderInUse
 from lookalike._util.hashing import digest
 from lookalike._util.signals import Stopped
 from lookalike.data.pictures import Pictures
@@ -138,7 +139,7 @@ def run_cell(cell: Cell, out: Path, pictures: Pictures, *, keep_vectors: bool) -
                 model = lookalike.load(folder / "run")
                 vectors = test_vectors(model, RunFolder(folder / "run").read_settings(), test)
                 metrics = measure(vectors, test, distance=model.distance)
-        except Stopped:
+        except (Stopped, FolderInUse):  # not a fault of the cell
             raise
         except Exception as error:
             traceback.print_exc(file=log)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lookalike._util.folder_lock import FolderInUse
 from lookalike._util.signals import Stopped
 from lookalike.data.pictures import Pictures
 from lookalike.experiments import leases
@@ -141,6 +142,8 @@ def _try(
             result = run_cell(cell, out, pictures_of(cell), keep_vectors=keep_vectors)
     except (Stopped, KeyboardInterrupt):
         raise
+    except FolderInUse:  # a worker that seemed dead still trains this cell; it stops when it sees the new lease
+        return False
     except Exception as error:
         say(f"{name}: failed: {first_line(error)}")
     else:

@@ -25,8 +25,7 @@ from filelock import FileLock, Timeout
 
 from lookalike._util.files import flush, require_writable, write_text
 from lookalike.data.pictures import BrokenData
-from lookalike.models.store import SETTINGS, WEIGHTS
-from lookalike.models.weight_files import read_weights
+from lookalike.models.store import SETTINGS, WEIGHTS, model_file, read_model
 
 FORMAT = 1
 ABOUT = "index.json"
@@ -154,7 +153,11 @@ def fingerprint_of(model: Any) -> str:
         ValueError: If the folder holds no model.
     """
     if isinstance(model, (str, Path)):
-        settings, state = _read_model(Path(model))
+        text, state = read_model(Path(model))
+        try:
+            settings = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{Path(model) / SETTINGS} is damaged or no settings of a model: {error}") from None
     else:
         embedder = getattr(model, "embedder", model)
         settings, state = embedder.settings(), embedder.state_dict()
@@ -166,17 +169,6 @@ def fingerprint_of(model: Any) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.numpy().tobytes())
     return digest.hexdigest()
-
-
-def _read_model(folder: Path) -> tuple[Any, dict[str, Any]]:
-    for name in (SETTINGS, WEIGHTS):
-        if not (folder / name).is_file():
-            raise ValueError(f"{folder} holds no model: there is no {name}")
-    try:
-        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{folder / SETTINGS} is damaged or no settings of a model: {error}") from None
-    return settings, read_weights(folder / WEIGHTS)
 
 
 def make_folder(path: Path, model: Any, fill: Callable[[Path], About]) -> None:
@@ -222,7 +214,7 @@ def _copy_model(model: Any, folder: Path) -> None:
         return
     extras = [name for name in MODEL_EXTRAS if (Path(model) / name).is_file()]
     for name in (SETTINGS, WEIGHTS, *extras):
-        shutil.copyfile(Path(model) / name, folder / name)
+        shutil.copyfile(model_file(Path(model), name), folder / name)
         flush(folder / name)
 
 

@@ -1,7 +1,9 @@
 """A model on disk: settings in ``model.json``, weights in ``model.safetensors``. Nothing is unpickled.
 
-Both files are written in a temporary folder and then moved. A folder never holds the settings of one model with the
-weights of another: if the settings change, the old ones are deleted before the new weights come.
+Both files are written in a temporary folder and flushed. If only the weights differ, one rename replaces them.
+Otherwise the temporary folder is renamed to ``.model-next``, which is the moment of change: a file in it comes before
+the one beside it, and both are then moved out. A folder therefore has a complete model at every moment, the old or the
+new one, also after a crash.
 """
 
 import json
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from torch import Tensor
 
 from lookalike._util.files import flush
 from lookalike.models.embedder import FORMAT, Embedder
@@ -21,6 +24,8 @@ from lookalike.models.weight_files import load_into, read_weights
 
 SETTINGS = "model.json"
 WEIGHTS = "model.safetensors"
+NEXT = ".model-next"
+ATTEMPTS = 20  # to read a model that another process replaces
 
 
 def save_model(embedder: Embedder, folder: str | Path) -> None:
@@ -37,20 +42,63 @@ def save_model(embedder: Embedder, folder: str | Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     state = {name: value.detach().cpu().contiguous() for name, value in embedder.state_dict().items()}
     text = json.dumps(embedder.settings(), indent=2) + "\n"
+    _move_out(folder)  # what a crash has left
     with TemporaryDirectory(dir=folder, prefix=".model-") as temporary:
+        complete = Path(temporary) / "model"
+        complete.mkdir()
         try:
-            save_file(state, Path(temporary) / WEIGHTS)
+            save_file(state, complete / WEIGHTS)
         except SafetensorError as error:  # also for a full disk
             raise OSError(f"{folder / WEIGHTS} could not be written: {error}") from error
-        (Path(temporary) / SETTINGS).write_text(text, encoding="utf-8")
-        shutil.copymode(Path(temporary) / SETTINGS, Path(temporary) / WEIGHTS)  # safetensors makes files private
-        for name in (WEIGHTS, SETTINGS):
-            flush(Path(temporary) / name)
-        if not _same_text(folder / SETTINGS, text):
-            (folder / SETTINGS).unlink(missing_ok=True)
-        for name in (WEIGHTS, SETTINGS):
-            (Path(temporary) / name).replace(folder / name)
+        (complete / SETTINGS).write_text(text, encoding="utf-8")
+        shutil.copymode(complete / SETTINGS, complete / WEIGHTS)  # safetensors makes files private
+        for path in (complete / WEIGHTS, complete / SETTINGS, complete):
+            flush(path)
+        if _same_text(folder / SETTINGS, text):
+            (complete / WEIGHTS).replace(folder / WEIGHTS)
+        else:
+            complete.rename(folder / NEXT)
+            flush(folder)
+            _move_out(folder)
     flush(folder)
+
+
+def model_file(folder: Path, name: str) -> Path:
+    """Return the current file ``name`` (``SETTINGS`` or ``WEIGHTS``) of the model in ``folder``; it need not exist."""
+    if (folder / NEXT / name).is_file():
+        return folder / NEXT / name
+    return folder / name
+
+
+def read_model(folder: Path) -> tuple[str, dict[str, Tensor]]:
+    """Read the text of ``model.json`` and the weights, of one model also while another process replaces it.
+
+    Raises:
+        ValueError: If there is no model in the folder, or a file cannot be read.
+    """
+    for name in (SETTINGS, WEIGHTS):
+        if not (folder / NEXT).is_dir() and not (folder / name).is_file():
+            raise ValueError(f"{folder} holds no model: there is no {name}")
+    for _ in range(ATTEMPTS):
+        with suppress(FileNotFoundError):  # moved out in between
+            text = _read_text(model_file(folder, SETTINGS))
+            path = model_file(folder, WEIGHTS)
+            if path.is_file():
+                weights = read_weights(path)
+                if _same_text(model_file(folder, SETTINGS), text):
+                    return text, weights
+    raise ValueError(f"{folder} holds no complete model, or another process replaces it over and over")
+
+
+def _move_out(folder: Path) -> None:
+    """Move the files out of ``.model-next``. The weights come first: the settings there belong to them."""
+    if not (folder / NEXT).is_dir():
+        return
+    for name in (WEIGHTS, SETTINGS):
+        if (folder / NEXT / name).exists():
+            (folder / NEXT / name).replace(folder / name)
+    flush(folder)
+    (folder / NEXT).rmdir()
 
 
 def load_model(folder: str | Path, device: torch.device | str | None = None) -> Embedder:
@@ -67,19 +115,24 @@ def load_model(folder: str | Path, device: torch.device | str | None = None) -> 
         ValueError: If there is no model in the folder, or its files are damaged or do not fit.
     """
     folder = Path(folder)
-    for name in (SETTINGS, WEIGHTS):
-        if not (folder / name).is_file():
-            raise ValueError(f"{folder} holds no model: there is no {name}")
-    embedder = _build(folder / SETTINGS)
-    load_into(embedder, read_weights(folder / WEIGHTS), what=f"the settings in {folder / SETTINGS}")
+    text, weights = read_model(folder)
+    embedder = _build(folder / SETTINGS, text)
+    load_into(embedder, weights, what=f"the settings in {folder / SETTINGS}")
     if device is not None:
         embedder.to(device)
     return embedder.eval()
 
 
-def _build(path: Path) -> Embedder:
+def _read_text(path: Path) -> str:
     try:
-        settings: Any = json.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged or not the settings of a model: {error}") from error
+
+
+def _build(path: Path, text: str) -> Embedder:
+    try:
+        settings: Any = json.loads(text)
     except ValueError as error:
         raise ValueError(f"{path} is damaged or not the settings of a model: {error}") from error
     if not isinstance(settings, dict) or "format" not in settings or "backbone" not in settings:

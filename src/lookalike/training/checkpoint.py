@@ -6,6 +6,7 @@ model.json, model.safetensors   best weights so far; ``lookalike.load`` reads th
 metrics.csv, events*            losses and metrics over time, for tables and TensorBoard
 state/last.pt      state to resume from
 figures.json       summary
+run.lock           held while a process trains
 """
 
 import csv
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import yaml
 
-from lookalike._util.files import replacing, require_writable, write_text
+from lookalike._util.files import LOCK, replacing, require_writable, write_text
+from lookalike._util.folder_lock import FolderLock
 from lookalike._util.suggestions import did_you_mean
 from lookalike.training.settings import Settings, names
 
@@ -36,6 +38,23 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = FolderLock(path)
+
+    def lock(self) -> None:
+        """Keep other processes from training in this folder, which is created.
+
+        Raises:
+            ValueError: If it is a file or cannot be written.
+            FolderInUse: If another process trains in it.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"--out must be a folder, got the file {self.path}")
+        require_writable(self.path)
+        self._lock.acquire()
+
+    def unlock(self) -> None:
+        """Release the folder; remove it if nothing was written."""
+        self._lock.release()
 
     @property
     def state_file(self) -> Path:
@@ -47,7 +66,7 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"--out must be a folder, got the file {self.path}")
         require_writable(self.path)
-        if self.path.exists() and any(self.path.iterdir()):
+        if self.path.exists() and any(entry.name != LOCK for entry in self.path.iterdir()):
             hint = "choose another --out"
             if (self.path / "settings.yaml").exists():
                 hint = "--resume continues it"

@@ -5,6 +5,7 @@ The best weights by ``monitor`` on held-out data are on disk as soon as they wer
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -17,7 +18,7 @@ from lookalike.data.pictures import Pictures, UnreadablePicture
 from lookalike.models import save_model
 from lookalike.objectives import Loss, ZeroShot
 from lookalike.training.ccp import Problem, Samples, as_row, as_sentence, create_problems
-from lookalike.training.checkpoint import Checkpoint
+from lookalike.training.checkpoint import Checkpoint, RunFolder
 from lookalike.training.evaluate import Evaluator
 from lookalike.training.log import Log, in_short
 from lookalike.training.loop import Progress, evaluation_is_due, fit
@@ -48,13 +49,23 @@ def train(
         Stopped: When asked to stop by a signal; the state is saved.
         RunFailed: When the run cannot continue.
     """
+    if settings.out is None:
+        raise ValueError("missing --out RUN (folder for the run)")
+    folder = RunFolder(Path(settings.out))
     with StopRequest().listening() as stop:
         try:
-            setup = set_up(settings, stop, pictures)
-        except Stopped:
-            Display(stop).say("stopped before the first step; the same command starts again, cached features are kept")
-            raise
-        return Run(setup, on_evaluation).run()
+            setup = _set_up(settings, folder, stop, pictures)
+            return Run(setup, on_evaluation).run()
+        finally:
+            folder.unlock()
+
+
+def _set_up(settings: Settings, folder: RunFolder, stop: StopRequest, pictures: Pictures | None) -> Setup:
+    try:
+        return set_up(settings, folder, stop, pictures)
+    except Stopped:
+        Display(stop).say("stopped before the first step; the same command starts again, cached features are kept")
+        raise
 
 
 class Run:

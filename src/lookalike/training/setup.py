@@ -6,7 +6,6 @@ Whatever is wrong with settings or data is found here, before anything is writte
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -77,11 +76,12 @@ class Setup:
         return self.fabric.global_rank == 0
 
 
-def set_up(settings: Settings, stop: StopRequest, pictures: Pictures | None = None) -> Setup:
+def set_up(settings: Settings, folder: RunFolder, stop: StopRequest, pictures: Pictures | None = None) -> Setup:
     """Set up a new run, or one to resume.
 
     Args:
-        settings: Settings of the user; ``out`` must be set.
+        settings: Settings of the user.
+        folder: Folder of the run; it is locked here, and the caller unlocks it.
         stop: Request to stop, checked during long work.
         pictures: Pictures to use instead of ``settings.data``.
 
@@ -92,11 +92,8 @@ def set_up(settings: Settings, stop: StopRequest, pictures: Pictures | None = No
         ValueError: For bad settings or data.
         Stopped: If ``stop`` was requested.
     """
-    if settings.out is None:
-        raise ValueError("missing --out RUN (folder for the run)")
     fabric = _launch(settings)
     display = Display(stop, quiet=fabric.global_rank > 0, alone=fabric.world_size == 1)
-    folder = RunFolder(Path(settings.out))
     previous = _on_first_process(fabric, lambda: _previous_settings(folder, settings))
     if previous is None and settings.resume and settings.data is not None:
         display.say(f"there is nothing to resume in {settings.out}: this is a new run")
@@ -184,7 +181,8 @@ def _launch(settings: Settings) -> Fabric:
 
 
 def _previous_settings(folder: RunFolder, settings: Settings) -> Settings | None:
-    """Settings of the run to resume; None for a new run, whose folder must be free."""
+    """Lock the folder. Return the settings of the run to resume; None for a new run, whose folder must be free."""
+    folder.lock()
     if settings.resume and (folder.path / "settings.yaml").exists():
         folder.refuse_fewer_steps(settings.steps)
         return folder.read_settings()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lookalike._util.files import check_output_folder
+from lookalike._util.folder_lock import FolderLock
 from lookalike._util.progress import Display
 from lookalike._util.signals import Stopped, StopRequest
 from lookalike_studies.framework.context import create_context
@@ -51,10 +52,16 @@ def run_study(
 
     Raises:
         ValueError: If the folder holds something else.
+        FolderInUse: If another process runs a study in it.
         Stopped: If the user stops it; the same call continues after the last finished part.
     """
     check_output_folder(out, "study", TRACES)
     check_folder(out, study, scale)
+    with FolderLock(out):
+        return _run(study, settings, scale, out, data, command)
+
+
+def _run(study: Study, settings: Any, scale: Scale, out: Path, data: str | None, command: str) -> FinishedStudy:
     opening = reduced_in_words(study, settings)
     if scale == "miniature":
         opening.insert(0, MINIATURE)
