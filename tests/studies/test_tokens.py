@@ -5,14 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lookalike_studies.framework.hulls import Overlap, class_hulls, overlap
+from lookalike_studies.framework.hulls import Overlap, class_hulls, convex_hull, overlap
 from lookalike_studies.tokens.claims import GAIN, GAP, GSP, Results, judge_hulls, measure
 from lookalike_studies.tokens.model import Run, Stack, contrastive, create_stack, draw_samples, pool, train
 from lookalike_studies.tokens.study import STUDY
 
 from lookalike import GeneralizedSumPool, objectives, retrieval_metrics
 from lookalike.cli import main
-from lookalike.geometry import convex_hull
 
 CHANGES = {"classes": 5, "tokens": 3, "background": 2, "size": 20, "prototypes": 4, "epoch": 5, "validation": 4}
 SMALL = STUDY.load_settings("full", {**CHANGES, "rate": 0.01})

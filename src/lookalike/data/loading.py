@@ -30,6 +30,11 @@ def evaluation_batch() -> int:
     return 128 if torch.cuda.is_available() else 16
 
 
+def mix_seeds(*numbers: int) -> int:
+    """Return a seed of 64 bits that depends on all numbers."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
 class TrainingSet(Dataset[Sample]):
     """Pictures under a random transform that uses torch's global generator.
 
@@ -49,9 +54,8 @@ class TrainingSet(Dataset[Sample]):
     def __getitem__(self, draw: Draw) -> Sample:
         index, epoch, turn = draw
         image = self.pictures.image(index)
-        mixed = np.random.SeedSequence((self.seed, epoch, turn, index)).generate_state(1, np.uint64)
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int(mixed[0]))  # torch.manual_seed would reseed the GPUs too
+            torch.default_generator.manual_seed(mix_seeds(self.seed, epoch, turn, index))  # leaves the GPUs alone
             numbers = self.transform(image)
         return numbers, int(self.pictures.labels[index]), index
 

@@ -82,7 +82,7 @@ def parse_settings(pieces: Iterable[str]) -> dict[str, Any]:
         if not equals or not name.strip() or not value.strip():
             raise ValueError(f"a setting must be given as name=value, got {piece!r}")
         try:
-            settings[name.strip()] = _parse_value(value)
+            settings[name.strip()] = read_number(yaml.safe_load(value))
         except yaml.YAMLError:
             raise ValueError(f"the value of {name.strip()} cannot be read: {value!r}") from None
     return settings
@@ -109,11 +109,11 @@ def _matching_names(pattern: str, names: Sequence[str], kind: str) -> list[str]:
     return [pattern]
 
 
-def _parse_value(text: str) -> Any:
-    value = yaml.safe_load(text)
+def read_number(value: Any) -> Any:
+    """Convert texts that YAML 1.1 does not read as numbers, such as 1e-4 and inf; other values stay."""
     if isinstance(value, str):
         try:
-            return float(value)  # YAML 1.1 reads 1e-4 and inf as texts
+            return float(value)
         except ValueError:
             return value
     return value

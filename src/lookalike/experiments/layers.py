@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_origin, get_type_hints
 
 from lookalike._util.suggestions import did_you_mean
+from lookalike.experiments.choices import read_number
 from lookalike.objectives.presets import DATA_SETS
 from lookalike.training.settings import Settings, names
 
@@ -167,9 +168,4 @@ def _choose(value: Any, context: Context) -> Any:
         value = value[key]
     if isinstance(value, list):
         return tuple(value)
-    if isinstance(value, str):
-        try:
-            return float(value)  # YAML reads 1e-5 as a text
-        except ValueError:
-            return value
-    return value
+    return read_number(value)

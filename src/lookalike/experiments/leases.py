@@ -124,10 +124,8 @@ def _latest(folder: Path) -> Path | None:
 
 
 def _is_free(path: Path, expires: float) -> bool:
-    return _is_dead(path) or _is_expired(path, expires)
-
-
-def _is_expired(path: Path, expires: float) -> bool:
+    if _is_dead(path):
+        return True
     try:
         return _now(path.parent) - path.stat().st_mtime > expires
     except FileNotFoundError:

@@ -150,14 +150,6 @@ def read_cell(folder: Path) -> CellResult | None:
     return CellResult(**description, folder=folder, status="unfinished")
 
 
-def read_finished(folder: Path) -> CellResult | None:
-    """Read one cell folder; None if the cell is not done."""
-    result = read_cell(folder)
-    if result is None or result.status != "done":
-        return None
-    return result
-
-
 def read_error(folder: Path) -> str | None:
     """Why the cell in ``folder`` failed; None if it did not."""
     file = folder / "failed.json"

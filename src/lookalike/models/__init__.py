@@ -1,7 +1,7 @@
 """Models: backbones and their weights, the Embedder (pictures -> vectors), its files, freezing."""
 
 from lookalike.models.backbone import Backbone
-from lookalike.models.backbones import create_backbone, default_backbone, is_backbone, names, starts_random
+from lookalike.models.backbones import create_backbone, is_backbone, names, starts_random
 from lookalike.models.embedder import Embedder, Explanation, Head
 from lookalike.models.freezing import freeze, freeze_batch_norm, parameter_groups, train_last_stages
 from lookalike.models.projection import ProjectionStart, median_norm, principal_projection
@@ -15,7 +15,6 @@ __all__ = [
     "Head",
     "ProjectionStart",
     "create_backbone",
-    "default_backbone",
     "freeze",
     "freeze_batch_norm",
     "is_backbone",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import timm
-import torch
 from torch import Tensor, nn
 
 from lookalike._util.suggestions import did_you_mean
@@ -36,11 +35,6 @@ _ANY_SIZE: tuple[dict[str, Any], ...] = ({"strict_img_size": False}, {"dynamic_i
 def names() -> list[str]:
     """The names of our own backbones; those of ``timm.list_models()`` work as well."""
     return sorted([*_OURS, *_ALIASES])
-
-
-def default_backbone(device: torch.device | str | None = None) -> str:  # noqa: ARG001  the same for all devices so far
-    """The backbone to start with: the one whose ImageNet weights need no download."""
-    return "efficientnet_lite0"
 
 
 def is_backbone(name: str) -> bool:

@@ -147,14 +147,7 @@ class Head(nn.Module):
         return median_norm(self.project(tokens))
 
     @torch.no_grad()
-    def start_from_pca(
-        self,
-        local: Tensor,
-        averages: Tensor | None = None,
-        *,
-        scale_to_median_norm: float | None = 2.0,
-        centred: bool = False,
-    ) -> ProjectionStart:
+    def start_from_pca(self, local: Tensor, *, scale_to_median_norm: float | None = 2.0) -> ProjectionStart:
         """Initialise the projection by ``principal_projection``, which explains the arguments.
 
         Raises:
@@ -164,9 +157,7 @@ class Head(nn.Module):
             raise ValueError("there is no projection to initialise: the head was created with dim=None")
         if not self.projects_channels:
             raise ValueError("the projection of this pooling's vectors cannot start from the backbone's directions")
-        start = principal_projection(
-            local, averages, len(self.projection.weight), scale_to_median_norm=scale_to_median_norm, centred=centred
-        )
+        start = principal_projection(local, len(self.projection.weight), scale_to_median_norm=scale_to_median_norm)
         self.projection.weight.copy_(start.weight)  # in place: an optimizer may hold this Parameter
         return start
 

@@ -2,10 +2,10 @@
 
 The rows of the projection are the leading eigenvectors of
 
-    uncentred:  1/M sum x x^T              centred:  1/M sum (x - mean)(x - mean)^T
+    1/K sum x x^T
 
-where x are averages of pictures if given, else local features. They are then multiplied by one number that sets the
-median norm of the projected local features. The scale matters to poolings with prototypes in the unit ball: below norm
+where x are local features. They are then multiplied by one number that sets the median norm of the projected local
+features. The scale matters to poolings with prototypes in the unit ball: below norm
 1 nothing is clipped, all distances shrink together and all local features look alike; 2 is best.
 """
 
@@ -34,30 +34,17 @@ class ProjectionStart(NamedTuple):
     kept: float
 
 
-def principal_projection(
-    local: Tensor,
-    averages: Tensor | None,
-    dim: int,
-    *,
-    scale_to_median_norm: float | None = 2.0,
-    centred: bool = False,
-) -> ProjectionStart:
+def principal_projection(local: Tensor, dim: int, *, scale_to_median_norm: float | None = 2.0) -> ProjectionStart:
     """Compute an initial projection.
 
-    Directions of local features (``averages=None``) are the better start for a pooling that selects among them.
-    Centring hardly matters, since a projection without bias keeps the part of the mean in its span. Measured without
-    training (EfficientNet-lite0 on CUB's unseen classes, 128 px enlarged to 224, 1280-D -> 128-D, MAP@R in per cent,
-    uncentred / centred):
-
-        average pooling  11.25 / 11.25 by averages, 11.41 / 11.40 by local features, 11.47 without projection
-        GSP at norm 2    11.22 / 11.32 by averages, 11.78 / 11.73 by local features (64 prototypes, sharpness 10)
+    Directions of local features are a better start than those of the pictures' averages for a pooling that selects
+    among them: MAP@R of GSP 11.78 against 11.22 %, without training (EfficientNet-lite0 on CUB's unseen classes,
+    1280-D -> 128-D). Centring changes it by at most 0.1.
 
     Args:
         local: Local features (K, C).
-        averages: Averages of pictures (M, C), whose directions are taken instead.
         dim: D.
         scale_to_median_norm: Median norm of the projected local features; None leaves the directions orthonormal.
-        centred: Leave the mean out of the directions, as in textbook PCA.
 
     Returns:
         The projection. Signs are fixed, so equal data give equal weights.
@@ -68,20 +55,13 @@ def principal_projection(
     check_count("dim", dim)
     if scale_to_median_norm is not None:
         check_range("scale_to_median_norm", scale_to_median_norm, 0, None)
-    for name, features in (("local", local), ("averages", averages)):
-        if features is None:
-            continue
-        if features.dim() != 2 or not len(features):
-            raise ValueError(f"{name} features must have the shape (at least one, C), got {tuple(features.shape)}")
-        require(features.isfinite().all(), f"{name} features must be finite, got NaN or infinity")
-    if averages is not None and averages.shape[1] != local.shape[1]:
-        raise ValueError(f"averages must have {local.shape[1]} channels as the local features, got {averages.shape[1]}")
+    if local.dim() != 2 or not len(local):
+        raise ValueError(f"local features must have the shape (at least one, C), got {tuple(local.shape)}")
+    require(local.isfinite().all(), "local features must be finite, got NaN or infinity")
     if dim > local.shape[1]:
         raise ValueError(f"there are only {local.shape[1]} principal directions, got dim {dim}")
 
-    points = (local if averages is None else averages).double()
-    if centred:
-        points = points - points.mean(0)
+    points = local.double()
     values, vectors = torch.linalg.eigh(points.T @ points / len(points))
     directions = vectors[:, -dim:].flip(1).T  # eigh counts upwards
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))

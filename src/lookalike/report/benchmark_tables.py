@@ -193,10 +193,10 @@ def _p_value(value: float | None, hint: str) -> Entry:
     return Entry(text, value, hint=hint)
 
 
-def _percent(summary: Summary | None, ranked: bool = True, hint: str = "") -> Entry:
+def _percent(summary: Summary | None, ranked: bool = True) -> Entry:
     if summary is None:
-        return number(None, hint=hint)
-    return number(100 * summary.mean, _times_100(summary.std), ranked=ranked, hint=hint)
+        return number(None)
+    return number(100 * summary.mean, _times_100(summary.std), ranked=ranked)
 
 
 def _times_100(value: float | None) -> float | None:

@@ -11,7 +11,6 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
@@ -120,9 +119,7 @@ class PartWriter:
     def __enter__(self) -> "PartWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._keys.close()
         self._rows.close()  # and with it the lock
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
@@ -22,6 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lookalike._util.signals import RunFailed
+from lookalike.data.loading import mix_seeds
 from lookalike.models.backbone import in_eval_mode
 from lookalike.objectives import Loss
 from lookalike.training.optim import LRSchedule
@@ -205,7 +205,7 @@ class Stepper:
 
     def step(self, number: int) -> Loss:
         """Take step ``number``, counted from 0, over ``accumulate`` batches; return their mean loss, detached."""
-        torch.manual_seed(_mix(self.seed, number, self.fabric.global_rank))
+        torch.manual_seed(mix_seeds(self.seed, number, self.fabric.global_rank))
         if isinstance(self.lr_schedule, LRSchedule):
             self.lr_schedule.set_for(number)
         totals: dict[str, Tensor] = {}
@@ -253,7 +253,3 @@ def _finite_mean(losses: list[Tensor], step: int) -> float:
     if not isfinite(mean):
         raise RunFailed(f"the loss is not finite any more around step {step}: try a lower learning rate")
     return mean
-
-
-def _mix(*numbers: int) -> int:
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

@@ -4,7 +4,7 @@ from typing import Any
 
 from lookalike import objectives
 from lookalike._util.hashing import digest
-from lookalike.data import datasets
+from lookalike.data.datasets.registry import DATASETS
 from lookalike.data.files import counted
 from lookalike.data.pictures import BrokenData, Pictures
 from lookalike.data.splits import hold_out_classes, hold_out_pictures, lacking_role, measurable_classes
@@ -121,11 +121,11 @@ def _unreadable(pictures: Pictures) -> list[str]:
 
 def _incomplete(pictures: Pictures) -> list[str]:
     """Warn about an incomplete data set, whose metrics cannot be compared with published ones."""
-    for row in datasets.describe():
-        if row["name"] == pictures.name and row["pictures"] != len(pictures):
-            have, complete = f"{len(pictures):,}", f"{row['pictures']:,}"
-            return [f"only {have} of {complete} pictures of {pictures.name} are here: see lookalike datasets check"]
-    return []
+    dataset = DATASETS.get(pictures.name)
+    if dataset is None or dataset.pictures == len(pictures):
+        return []
+    have, complete = f"{len(pictures):,}", f"{dataset.pictures:,}"
+    return [f"only {have} of {complete} pictures of {pictures.name} are here: see lookalike datasets check"]
 
 
 def _note_without_pairs(train: Pictures, loss: str) -> str:

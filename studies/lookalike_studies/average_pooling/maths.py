@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from lookalike.geometry import convex_hull, greedy_k_centre
+from lookalike.geometry import greedy_k_centre
 from lookalike.pooling.reference import linear_programme
 from lookalike.retrieval.metrics import retrieval_metrics
-from lookalike_studies.framework.hulls import Overlap, class_hulls, overlap
+from lookalike_studies.framework.hulls import Overlap, class_hulls, convex_hull, overlap
 
 EXACT, ROUNDING = 1e-6, 1e-4
 EUCLIDEAN = "donot_use_mm_for_euclid_dist"  # of torch.cdist: without cancellation

@@ -24,7 +24,7 @@ from lookalike.experiments.choices import parse_settings, split_top_level
 from lookalike.experiments.estimate import describe_estimate, estimate
 from lookalike.experiments.plan import load_sources
 from lookalike.experiments.protocol import load_protocol
-from lookalike.experiments.results import read_finished
+from lookalike.experiments.results import CellResult, read_cell
 from lookalike.experiments.workers import work
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.training.checkpoint import RunFolder
@@ -125,6 +125,14 @@ def run(settings: Effects, context: Context) -> StudyResult:
     return result
 
 
+def _read_finished(folder: Path) -> CellResult | None:
+    """Read one cell folder; None if the cell is not done."""
+    result = read_cell(folder)
+    if result is None or result.status != "done":
+        return None
+    return result
+
+
 def _train_letters(cell: Cell, pictures: Pictures, context: Context) -> None:
     context.display.say(f"letters: {cell.settings.steps} steps on {cell.data}, once")
     out = context.out / "benchmark"
@@ -161,7 +169,7 @@ def _train(
         return None, {}
     results: Results = {}
     for number_of_point, of_point in rows.cells.items():
-        results[number_of_point] = [read_finished(cell.folder(out)) for cell in of_point]
+        results[number_of_point] = [_read_finished(cell.folder(out)) for cell in of_point]
     blocks = max(map(len, results.values()), default=1)
     metrics = np.full((len(points), max(1, blocks)), np.nan)
     improved: list[bool] = []

@@ -1,4 +1,8 @@
-"""Convex hulls of classes in the plane, and how much they overlap."""
+"""Convex hulls of classes in the plane, and how much they overlap.
+
+Hulls are Andrew's monotone chains. Two hulls are intersected by clipping one at every edge of the other (Sutherland and
+Hodgman, 1974).
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -6,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lookalike.geometry import convex_hull, hull_intersection, polygon_area
+Point = tuple[float, ...]
 
 
 class Overlap(NamedTuple):
@@ -43,6 +47,68 @@ class Overlap(NamedTuple):
         return float(self.common.sum()) / 2 / max(total, torch.finfo(torch.float64).tiny)
 
 
+def convex_hull(points: Tensor) -> Tensor:
+    """Compute the convex hull of points in the plane.
+
+    Args:
+        points: Points (n, 2).
+
+    Returns:
+        Corners (k, 2) in fp64, counter-clockwise. Points on an edge are no corners. Points on a line have two corners,
+        equal points have one.
+
+    Raises:
+        ValueError: If the points are not of the shape (n, 2).
+
+    >>> convex_hull(torch.tensor([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [0.0, 2.0], [0.5, 0.5]])).tolist()
+    [[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]]
+    """
+    if points.dim() != 2 or points.shape[1] != 2 or not len(points):
+        raise ValueError(f"points must have the shape (n, 2), got {tuple(points.shape)}")
+    ordered = sorted(set(map(tuple, points.detach().double().tolist())))
+    if len(ordered) > 2:
+        ordered = _chain(ordered)[:-1] + _chain(ordered[::-1])[:-1]
+    return torch.tensor(ordered, dtype=torch.float64)
+
+
+def polygon_area(corners: Tensor) -> float:
+    """Compute the area of a polygon.
+
+    Args:
+        corners: Corners (k, 2), counter-clockwise.
+
+    Returns:
+        The area; 0 for fewer than three corners.
+
+    >>> polygon_area(torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]]))
+    2.0
+    """
+    if len(corners) < 3:
+        return 0.0
+    x, y = (corners.double() - corners[0].double()).unbind(-1)  # keeps the digits of a small polygon far away
+    return float((x * y.roll(-1) - y * x.roll(-1)).sum() / 2)
+
+
+def hull_intersection(one: Tensor, other: Tensor) -> Tensor:
+    """Intersect two convex polygons.
+
+    Args:
+        one: Corners (k, 2), counter-clockwise.
+        other: Corners (m, 2), counter-clockwise.
+
+    Returns:
+        Corners of the intersection, possibly none. A polygon with fewer than three corners has no interior, and its
+        intersections are empty.
+    """
+    if len(one) < 3 or len(other) < 3:
+        return torch.zeros(0, 2, dtype=torch.float64)
+    remaining: list[Point] = list(map(tuple, one.tolist()))
+    corners: list[Point] = list(map(tuple, other.tolist()))
+    for start, end in zip(corners, corners[1:] + corners[:1], strict=True):
+        remaining = _clip_left(start, end, remaining)
+    return torch.tensor(remaining, dtype=torch.float64).reshape(-1, 2)
+
+
 def overlap(hulls: Sequence[Tensor]) -> Overlap:
     """Compute areas and common areas of convex polygons (n, 2), n may differ."""
     count = len(hulls)
@@ -69,3 +135,34 @@ def _mean_over_pairs(matrix: Tensor) -> float:
     """Mean of a matrix without its diagonal, which is 0."""
     count = len(matrix)
     return float(matrix.mean()) * count / max(1, count - 1)
+
+
+def _chain(ordered: list[Point]) -> list[Point]:
+    """One side of a hull: of points in order, those where it turns left."""
+    chain: list[Point] = []
+    for point in ordered:
+        while len(chain) > 1 and _turn(chain[-2], chain[-1], point) <= 0:
+            chain.pop()
+        chain.append(point)
+    return chain
+
+
+def _clip_left(start: Point, end: Point, polygon: list[Point]) -> list[Point]:
+    """The part of a polygon to the left of a line."""
+    sides = [_turn(start, end, corner) for corner in polygon]
+    clipped: list[Point] = []
+    for i, (corner, side) in enumerate(zip(polygon, sides, strict=True)):
+        previous, previous_side = polygon[i - 1], sides[i - 1]
+        if (previous_side < 0 < side) or (side < 0 < previous_side):  # the edge crosses the line
+            share = previous_side / (previous_side - side)
+            x = previous[0] + share * (corner[0] - previous[0])
+            y = previous[1] + share * (corner[1] - previous[1])
+            clipped.append((x, y))
+        if side >= 0:
+            clipped.append(corner)
+    return clipped
+
+
+def _turn(a: Point, b: Point, c: Point) -> float:
+    """Positive if the path a, b, c turns left."""
+    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])

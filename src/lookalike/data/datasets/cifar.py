@@ -204,33 +204,34 @@ _CIFAR100 = Cifar(
     binary=Files(("train.bin",), ("test.bin",), "fine_label_names.txt"),
     label_bytes=2,
 )
-PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
-CIFAR10 = DatasetSpec(
-    name="cifar10",
-    title="CIFAR-10",
-    page=PAGE,
-    classes=10,
-    pictures=60_000,
-    sizes={"train": SplitSize(10, 50_000), "test": SplitSize(10, 10_000)},
-    files=("data_batch_1 ... data_batch_5, test_batch, batches.meta", "or the same with .bin", "or class folders"),
-    folders=("cifar-10-batches-py", "cifar-10-batches-bin", "cifar10"),
-    recognises=_CIFAR10.recognises,
-    missing=_CIFAR10.missing,
-    read=_CIFAR10.read,
-    aliases=("cifar-10",),
+
+def _spec(cifar: Cifar, title: str, files: tuple[str, ...], folders: tuple[str, ...]) -> DatasetSpec:
+    return DatasetSpec(
+        name=cifar.name,
+        title=title,
+        page="https://www.cs.toronto.edu/~kriz/cifar.html",
+        classes=cifar.classes,
+        pictures=60_000,
+        sizes={"train": SplitSize(cifar.classes, 50_000), "test": SplitSize(cifar.classes, 10_000)},
+        files=files,
+        folders=folders,
+        recognises=cifar.recognises,
+        missing=cifar.missing,
+        read=cifar.read,
+        aliases=(cifar.name.replace("cifar", "cifar-"),),
+    )
+
+
+CIFAR10 = _spec(
+    _CIFAR10,
+    "CIFAR-10",
+    ("data_batch_1 ... data_batch_5, test_batch, batches.meta", "or the same with .bin", "or class folders"),
+    ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar10"),
 )
-CIFAR100 = DatasetSpec(
-    name="cifar100",
-    title="CIFAR-100 (fine labels)",
-    page=PAGE,
-    classes=100,
-    pictures=60_000,
-    sizes={"train": SplitSize(100, 50_000), "test": SplitSize(100, 10_000)},
-    files=("train, test, meta", "or train.bin, test.bin, fine_label_names.txt", "or class folders in train/ and test/"),
-    folders=("cifar-100-python", "cifar-100-binary", "cifar100"),
-    recognises=_CIFAR100.recognises,
-    missing=_CIFAR100.missing,
-    read=_CIFAR100.read,
-    aliases=("cifar-100",),
+CIFAR100 = _spec(
+    _CIFAR100,
+    "CIFAR-100 (fine labels)",
+    ("train, test, meta", "or train.bin, test.bin, fine_label_names.txt", "or class folders in train/ and test/"),
+    ("cifar-100-python", "cifar-100-binary", "cifar100"),
 )
