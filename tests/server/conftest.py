@@ -1,5 +1,6 @@
 """A model trained for a moment, an index of 64 striped pictures, and servers on it."""
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from lookalike import index
 from lookalike.cli import main
 from lookalike.inference.model import TrainedModel, load
 from lookalike.server import Keys, Limits, create_app
+from lookalike.server.quotas import Buckets
 
 TRAINING = ["--backbone", "resnet8-half", "--start", "random", "--no-freeze-backbone", "--size", "32", "--dim", "8"]
 TRAINING += ["--crop", "none", "--steps", "4", "--batch-size", "8", "--per-class", "2", "--evaluate-every", "2"]
@@ -88,6 +90,8 @@ def shared(shared_index: index.Index, served_model: TrainedModel) -> Iterator[Te
 def locked(shared_index: index.Index, served_model: TrainedModel) -> Iterator[TestClient]:
     """With keys."""
     app = create_app(shared_index, served_model, keys=Keys((READ,), (WRITE,)))
+    hours = itertools.count(0, 3600)  # wrong keys are soon forgotten
+    app.state.context.gate.buckets = Buckets(lambda: float(next(hours)))
     with TestClient(app, base_url="http://127.0.0.1") as made:
         yield made
 

@@ -17,6 +17,8 @@ import uvicorn
 from fastapi import FastAPI
 from PIL import Image
 
+from lookalike.server.connection import guarded_protocol
+
 READ, WRITE = "a key for looking at it", "a key for changing it too"
 COMMAND = [sys.executable, "-m", "lookalike", "serve"]
 
@@ -34,7 +36,8 @@ def encoded(image: Image.Image, kind: str = "PNG", **settings: object) -> bytes:
 @contextmanager
 def in_thread(app: FastAPI) -> Iterator[tuple[str, uvicorn.Server]]:
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, http="h11", log_config=None, timeout_graceful_shutdown=20))
+    protocol = guarded_protocol(app.state.context.limits)
+    server = uvicorn.Server(uvicorn.Config(app, http=protocol, log_config=None, timeout_graceful_shutdown=20))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

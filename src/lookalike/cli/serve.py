@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Serve an index: a page to search by pictures, and an HTTP API (see /openapi.json). By default only this
 machine can connect; any other --host needs keys. Keys come from files, one per line, or from the environment variables
-LOOKALIKE_READ_KEY and LOOKALIKE_WRITE_KEY. A read key allows searching; a write key also allows adding and deleting."""
+LOOKALIKE_READ_KEY and LOOKALIKE_WRITE_KEY. A read key allows searching; a write key also allows adding and deleting.
+Quotas are unlimited unless set, here for every key or in a key file for one."""
 EXAMPLE = "lookalike serve birds.idx --port 8000"
 
 
@@ -40,6 +41,12 @@ class ServeSettings:
     queue: int = setting(64, "pictures that may wait for the model; further requests get status 503")
     batch_size: int = setting(16, "pictures that go through the model at once")
     seconds: float = setting(30.0, "time limit of a request")
+    header_seconds: float = setting(10.0, "time for the headers of a request to arrive", above=0)
+    max_items: int | None = setting(None, "items in the index; null: any number", least=1)
+    reads_per_minute: int | None = setting(None, "requests that read, per key; null: any number", least=1)
+    writes_per_minute: int | None = setting(None, "requests that add or delete, per key", least=1)
+    items_per_minute: int | None = setting(None, "pictures added, per key", least=1)
+    megabytes_per_minute: float | None = setting(None, "uploads, per key", above=0)
     access_log: bool = setting(False, "log every request to stderr")
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
 
@@ -51,7 +58,8 @@ def run(argv: list[str]) -> int:
         import uvicorn
 
         from lookalike import index
-        from lookalike.server import Keys, Limits, create_app
+        from lookalike.server import Keys, Limits, Quota, create_app
+        from lookalike.server.connection import guarded_protocol
 
     keys = Keys.load(settings.read_key_file, settings.write_key_file, os.environ)
     _require_keys(settings, keys)
@@ -61,6 +69,11 @@ def run(argv: list[str]) -> int:
         queue=settings.queue,
         batch=settings.batch_size,
         seconds=settings.seconds,
+        header_seconds=settings.header_seconds,
+        items=settings.max_items,
+    )
+    quota = Quota(
+        settings.reads_per_minute, settings.writes_per_minute, settings.items_per_minute, settings.megabytes_per_minute
     )
     level = logging.WARNING
     if settings.access_log:
@@ -74,10 +87,11 @@ def run(argv: list[str]) -> int:
         index.open(settings.index) as idx,
     ):
         print_status(f"loading the model of {settings.index} ...")
-        app = create_app(idx, idx.model(settings.device), keys=keys, limits=limits, hosts=_accepted_hosts(settings))
+        model = idx.model(settings.device)
+        app = create_app(idx, model, keys=keys, limits=limits, quota=quota, hosts=_accepted_hosts(settings))
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=guarded_protocol(limits),
             ws="none",
             loop="asyncio",
             log_config=None,

@@ -3,7 +3,7 @@
 Follow one uploaded picture:
 
 1. ``middleware`` checks host, origin and size;
-2. ``routes_search`` checks the key, then ``uploads.read_form`` reads the form;
+2. ``access.Gate`` checks key and quota, then ``uploads.read_form`` reads the form;
 3. ``pictures.open_picture`` decodes the bytes;
 4. ``context.Context.embed`` prepares the pixels in a thread and queues them in the ``batching.Batcher``;
 5. ``collection.Collection.search`` asks the index;
@@ -13,5 +13,6 @@ Follow one uploaded picture:
 from lookalike.server.app import create_app
 from lookalike.server.keys import Keys
 from lookalike.server.limits import Limits
+from lookalike.server.quotas import Quota
 
-__all__ = ["Keys", "Limits", "create_app"]
+__all__ = ["Keys", "Limits", "Quota", "create_app"]

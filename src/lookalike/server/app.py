@@ -13,6 +13,7 @@ from lookalike.server.context import Context
 from lookalike.server.keys import Keys
 from lookalike.server.limits import Limits
 from lookalike.server.middleware import LOOPBACK_NAMES, GuardMiddleware
+from lookalike.server.quotas import Quota
 
 DESCRIPTION = """Search a collection of pictures by visual similarity. Errors are
 `{"error": {"code": "...", "message": "one line"}}`. If keys are configured, send one in the header `X-API-Key`."""
@@ -24,6 +25,7 @@ def create_app(
     *,
     keys: Keys | None = None,
     limits: Limits | None = None,
+    quota: Quota | None = None,
     hosts: Collection[str] | None = LOOPBACK_NAMES,
 ) -> FastAPI:
     """Create the server of one index.
@@ -33,6 +35,7 @@ def create_app(
         model: The model that the index was made with.
         keys: Read and write keys. Without keys, everybody who reaches the server may read and write.
         limits: Bounds on memory, time and work per process.
+        quota: What one key may do per minute; without keys, what one address may do.
         hosts: Accepted names in the ``Host`` header, without port. None accepts any; use that only with keys.
 
     Returns:
@@ -41,7 +44,7 @@ def create_app(
     Raises:
         WrongModel: If ``model`` is not the model of the index.
     """
-    context = Context(idx, model, keys or Keys(), limits or Limits())
+    context = Context(idx, model, keys or Keys(), limits or Limits(), quota or Quota())
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

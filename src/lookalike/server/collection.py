@@ -114,7 +114,15 @@ class Collection:
             self._refuse_unknown_keys(where)
         return items
 
-    def add(self, data: bytes, jpeg: bytes, vector: Vector, label: str, metadata: dict[str, Any]) -> tuple[str, bool]:
+    def add(
+        self,
+        data: bytes,
+        jpeg: bytes,
+        vector: Vector,
+        label: str,
+        metadata: dict[str, Any],
+        most_items: int | None = None,
+    ) -> tuple[str, bool]:
         """Add an uploaded picture. It is on the disk when this returns.
 
         Args:
@@ -123,9 +131,13 @@ class Collection:
             vector: The vector (D,).
             label: The label, possibly empty.
             metadata: JSON values by key.
+            most_items: Largest number of items in the collection.
 
         Returns:
             The id, and whether the item is new.
+
+        Raises:
+            ApiError: 403 if the collection is full.
         """
         existing_id = self._indexed_file(data, vector)
         if existing_id is not None:
@@ -133,6 +145,8 @@ class Collection:
         item = Item(upload_id(data), "", label, metadata)
         file = self._upload_file(item.id)
         with self._write_lock:
+            if most_items is not None and self.idx.count() >= most_items and self.idx.get([item.id])[0] is None:
+                raise ApiError(403, "full", f"the collection may have at most {most_items:,} items")
             # The picture first, then the entry: the entry is what counts.
             with replacing(file) as unfinished:
                 unfinished.write_bytes(jpeg)

@@ -18,17 +18,18 @@ from lookalike.index.items import Item
 from lookalike.index.storage import IndexInUse
 from lookalike.inference.model import TrainedModel
 from lookalike.inference.preprocess import Pixels
+from lookalike.server.access import KEY_HEADER, Gate
 from lookalike.server.batching import Batcher, QueueFull, Vector
 from lookalike.server.collection import Collection
 from lookalike.server.errors import RETRY, ApiError, busy, invalid
-from lookalike.server.keys import Access, Keys
+from lookalike.server.keys import INDEX_SUFFIX, Access, Keys
 from lookalike.server.limits import Limits
 from lookalike.server.metrics import Metrics
 from lookalike.server.pictures import Crop, open_picture
+from lookalike.server.quotas import Quota
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-KEY_HEADER = "X-API-Key"
 INDEX_THREADS = 4
 
 
@@ -38,6 +39,7 @@ class Context:
     Attributes:
         model: The loaded model.
         keys: Who may read and write.
+        gate: Checks keys and quotas.
         limits: Bounds on memory, time and work.
         collection: The index as the routes use it.
         metrics: Prometheus metrics of this app.
@@ -45,12 +47,13 @@ class Context:
         decode_side: Shorter side to decode pictures at, large enough that resizing gives the same result.
     """
 
-    def __init__(self, idx: Index, model: TrainedModel, keys: Keys, limits: Limits) -> None:
+    def __init__(self, idx: Index, model: TrainedModel, keys: Keys, limits: Limits, quota: Quota) -> None:
         idx.check_model(model)
         self.model = model
         self.keys = keys
         self.limits = limits
         self.collection = Collection(idx)
+        self.gate = Gate(keys, quota, idx.path.resolve().name.removesuffix(INDEX_SUFFIX), limits.upload_bytes)
         self.metrics = Metrics()
         self.batcher = Batcher(model, queue=limits.queue, batch=limits.batch, observe=self.metrics.batches.observe)
         self.metrics.watch_queue(lambda: len(self.batcher))
@@ -159,17 +162,8 @@ class Context:
         if len(self.batcher) >= self.limits.queue:
             raise busy(f"{len(self.batcher)} pictures are waiting for the model")
 
-    def access(self, request: Request) -> Access:
-        """Return what the key in the request's headers allows."""
-        key = request.headers.get(KEY_HEADER)
-        if not key:
-            scheme, _, token = request.headers.get("authorization", "").partition(" ")
-            if scheme.lower() == "bearer":
-                key = token
-        return self.keys.access(key)
-
     def requires(self, least: Access) -> Any:
-        """Create a route dependency that checks the key before the body is read.
+        """Create a route dependency that checks key and quota before the body is read.
 
         Args:
             least: The access that the route needs.
@@ -179,12 +173,7 @@ class Context:
         """
 
         async def check(request: Request) -> None:
-            access = self.access(request)
-            if access is Access.NONE:
-                message = f"a key is needed in the header {KEY_HEADER}"
-                raise ApiError(401, "key_needed", message, {"WWW-Authenticate": f'ApiKey header="{KEY_HEADER}"'})
-            if access < least:
-                raise ApiError(403, "read_only", "this key may read but not write")
+            self.gate.admit(request, least)
 
         if not self.keys:
             return Depends(check)

@@ -29,11 +29,12 @@ DESCRIPTIONS = {
     415: "Not a multipart form, or not a picture in a supported format.",
     421: "The server does not accept this name (header Host).",
     422: "A field has an invalid value.",
+    429: "Beyond the quota of this key, or too many wrong keys; Retry-After says when to ask again.",
     500: "Internal error; see the server's log.",
     503: "Too busy; Retry-After says when to ask again.",
     504: "The answer took too long.",
 }
-EVERY_ROUTE = (400, 403, 421, 422, 500, 503)  # errors that any request may get
+EVERY_ROUTE = (400, 403, 421, 422, 429, 500, 503)  # errors that any request may get
 CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 422: "invalid"}
 
 

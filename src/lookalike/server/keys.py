@@ -3,17 +3,30 @@
 As soon as there is any key, every request needs one. A read key reads; a write key reads and writes. Without a write
 key nobody writes. Keys come from files or the environment, because command lines are visible to everybody on the
 machine. There may be several of a kind, one per line, so that an old key stays valid while clients move to a new one.
+
+Indented lines below a key, with a colon, limit it:
+
+    a-key-for-the-shop
+        collections: birds, fish
+        reads-per-minute: 600
 """
 
 import hmac
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
+
+from lookalike.server.numbers import decimal, whole_number
+from lookalike.server.quotas import Quota
 
 READ_VARIABLE = "LOOKALIKE_READ_KEY"
 WRITE_VARIABLE = "LOOKALIKE_WRITE_KEY"
 SHORTEST = 16  # characters; shorter keys can be guessed
+COLLECTIONS = "collections"
+PER_MINUTE = "-per-minute"
+INDEX_SUFFIX = ".idx"
 
 
 class Access(IntEnum):
@@ -24,6 +37,34 @@ class Access(IntEnum):
     WRITE = 2
 
 
+class Rules(NamedTuple):
+    """Limits of one key.
+
+    Attributes:
+        collections: Names of the collections that it is for; empty for all.
+        quota: Its quota, where it differs from the server's.
+    """
+
+    collections: tuple[str, ...] = ()
+    quota: Quota = Quota()
+
+
+class Grant(NamedTuple):
+    """What a request may do.
+
+    Attributes:
+        access: The access.
+        key: The key; empty if there is none or it is wrong.
+        collections: Names of the collections that it is for; empty for all.
+        quota: Its quota, where it differs from the server's.
+    """
+
+    access: Access
+    key: str = ""
+    collections: tuple[str, ...] = ()
+    quota: Quota = Quota()
+
+
 @dataclass(frozen=True, repr=False)  # no repr: keys must not appear in a log
 class Keys:
     """The accepted keys.
@@ -31,6 +72,7 @@ class Keys:
     Args:
         read: Keys that may read.
         write: Keys that may read and write.
+        rules: Limits by key.
 
     Raises:
         ValueError: If a key is too short, not printable ASCII, or in both groups.
@@ -44,6 +86,7 @@ class Keys:
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
+    rules: Mapping[str, Rules] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key in self.read:
@@ -57,7 +100,11 @@ class Keys:
         return bool(self.read or self.write)
 
     def access(self, given: str | None) -> Access:
-        """Return what a key allows.
+        """Return the access of a key; ``WRITE`` for everybody if no keys are configured."""
+        return self.grant(given).access
+
+    def grant(self, given: str | None) -> Grant:
+        """Return what a key allows, and its limits.
 
         All keys are compared, each in constant time, so that the duration reveals nothing.
 
@@ -65,37 +112,37 @@ class Keys:
             given: The key of the request, if any.
 
         Returns:
-            The access; ``WRITE`` for everybody if no keys are configured.
+            The grant; ``WRITE`` for everybody if no keys are configured.
         """
         if not self:
-            return Access.WRITE
+            return Grant(Access.WRITE)
         given_bytes = (given or "").encode("utf-8", "surrogateescape")
-        allowed = Access.NONE
+        grant = Grant(Access.NONE)
         for access, keys in ((Access.READ, self.read), (Access.WRITE, self.write)):
             for key in keys:
                 if hmac.compare_digest(given_bytes, key.encode()):
-                    allowed = access
-        return allowed
+                    grant = Grant(access, key, *self.rules.get(key, Rules()))
+        return grant
 
     @classmethod
     def load(cls, read_file: Path | None, write_file: Path | None, environment: Mapping[str, str]) -> "Keys":
         """Load keys from files, or else from the environment.
 
         Args:
-            read_file: File with one read key per line. None uses ``LOOKALIKE_READ_KEY``.
-            write_file: File with one write key per line. None uses ``LOOKALIKE_WRITE_KEY``.
+            read_file: File with one read key per line, and its limits below it. None uses ``LOOKALIKE_READ_KEY``.
+            write_file: File with write keys in the same form. None uses ``LOOKALIKE_WRITE_KEY``.
             environment: The environment variables.
 
         Returns:
             The keys.
 
         Raises:
-            ValueError: If a file holds no valid key.
+            ValueError: If a file holds no valid key, or limits that cannot be read.
         """
-        return cls(
-            read=_load("read", read_file, environment.get(READ_VARIABLE)),
-            write=_load("write", write_file, environment.get(WRITE_VARIABLE)),
-        )
+        read = _load("read", read_file, environment.get(READ_VARIABLE))
+        write = _load("write", write_file, environment.get(WRITE_VARIABLE))
+        rules = {key: limits for key, limits in {**read, **write}.items() if limits != Rules()}
+        return cls(tuple(read), tuple(write), rules)
 
 
 def _check_key(kind: str, key: str) -> None:
@@ -105,11 +152,11 @@ def _check_key(kind: str, key: str) -> None:
         raise ValueError(f"a {kind} key must have at least {SHORTEST} characters, got {len(key)}")
 
 
-def _load(kind: str, file: Path | None, variable: str | None) -> tuple[str, ...]:
+def _load(kind: str, file: Path | None, variable: str | None) -> dict[str, Rules]:
     if file is None:
-        return _without_blank((variable or "").splitlines())
+        return _parse_keys(variable or "", f"the environment variable of the {kind} key")
     try:
-        keys = _without_blank(file.expanduser().read_text(encoding="ascii").splitlines())
+        keys = _parse_keys(file.expanduser().read_text(encoding="ascii"), str(file))
     except UnicodeDecodeError:
         raise ValueError(f"a {kind} key must consist of printable ASCII characters, {file} holds others") from None
     if not keys:
@@ -117,5 +164,39 @@ def _load(kind: str, file: Path | None, variable: str | None) -> tuple[str, ...]
     return keys
 
 
-def _without_blank(lines: Iterable[str]) -> tuple[str, ...]:
-    return tuple(filter(None, map(str.strip, lines)))
+def _parse_keys(text: str, source: str) -> dict[str, Rules]:
+    """Parse keys, each with the indented lines below it. Messages never quote a line: it may be a key."""
+    keys: dict[str, Rules] = {}
+    key = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        name, colon, value = line.strip().partition(":")
+        if not name and not colon:
+            continue
+        if not key or not colon or not line[0].isspace():
+            key = line.strip()
+            keys[key] = Rules()
+            continue
+        try:
+            keys[key] = _limited(keys[key], name.strip(), value.strip())
+        except ValueError as error:
+            raise ValueError(f"{source}, line {number}: {error}") from None
+    return keys
+
+
+def _limited(rules: Rules, name: str, value: str) -> Rules:
+    """Add one limit to the rules of a key."""
+    if name == COLLECTIONS:
+        names = [word.strip().removesuffix(INDEX_SUFFIX) for word in value.split(",")]
+        if not all(names):
+            raise ValueError(f"{COLLECTIONS} must be names of indexes, separated by commas")
+        return rules._replace(collections=tuple(names))
+    quantities = [quantity.name for quantity in fields(Quota)]
+    quantity = name.removesuffix(PER_MINUTE)
+    if quantity not in quantities or not name.endswith(PER_MINUTE):
+        allowed = ", ".join([COLLECTIONS, *(word + PER_MINUTE for word in quantities)])
+        raise ValueError(f"an indented line limits the key above it; expected one of {allowed}, then a colon")
+    if quantity == "megabytes":
+        quota = Quota(megabytes=decimal(value))
+    else:
+        quota = Quota(**{quantity: whole_number(value)})
+    return rules._replace(quota=rules.quota.updated(quota))

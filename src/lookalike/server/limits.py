@@ -26,7 +26,9 @@ class Limits:
         queue: Pictures waiting for the model; more get 503.
         batch: Pictures per forward pass.
         seconds: Time to answer a complete request; then 504.
-        upload_seconds: Time for a request to arrive; then 408.
+        upload_seconds: Time for a request to arrive; then 408. Also for the next part of an answer to be read.
+        header_seconds: Time for the headers of a request to arrive; then the connection is closed.
+        items: Items in the collection; a request to add more gets 403. None is unlimited.
 
     Raises:
         TypeError: If a limit is not a number.
@@ -44,6 +46,8 @@ class Limits:
     batch: int = setting(16, "pictures per forward pass", least=1)
     seconds: float = setting(30.0, "time to answer a complete request", above=0)
     upload_seconds: float = setting(60.0, "time for a request to arrive", above=0)
+    header_seconds: float = setting(10.0, "time for the headers of a request to arrive", above=0)
+    items: int | None = setting(None, "items in the collection", least=1)
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -10,7 +10,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 UNMATCHED = "unmatched"  # one label for all unknown paths; clients could invent any number of them
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-STATUSES = frozenset({200, 304, 405, 429, *DESCRIPTIONS})
+STATUSES = frozenset({200, 304, 405, *DESCRIPTIONS})
 NO_ANSWER = 0  # the client has gone
 
 

@@ -47,7 +47,8 @@ class Crop(NamedTuple):
         """
         if text is None or not text.strip():
             return cls()
-        expected = "crop must be left,top,width,height as fractions of the picture, for example 0.25,0,0.5,1"
+        expected = "crop must be left,top,width,height as fractions of the picture, for example 0.25,0,0.5,1; "
+        expected += "it must lie inside the picture"
         try:
             crop = cls(*map(decimal, text.split(",")))
         except (TypeError, ValueError):
@@ -56,7 +57,7 @@ class Crop(NamedTuple):
         ends_inside = crop.left + crop.width <= ROUNDING and crop.top + crop.height <= ROUNDING
         large_enough = crop.width >= SMALLEST_CROP and crop.height >= SMALLEST_CROP
         if not (starts_inside and ends_inside and large_enough):  # all are False for NaN
-            raise invalid(f"{expected}; it must lie inside the picture")
+            raise invalid(expected)
         return crop
 
     @property

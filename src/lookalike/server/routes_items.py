@@ -121,7 +121,8 @@ def routes(context: Context) -> APIRouter:
             return jpeg, vector
 
         jpeg, vector = await with_timeout(seconds, prepare())
-        item_id, created = await context.in_index(collection.add, data, jpeg, vector, label, metadata)
+        most_items = context.limits.items
+        item_id, created = await context.in_index(collection.add, data, jpeg, vector, label, metadata, most_items)
         return Added(id=item_id, created=created)
 
     @router.delete("/items/{id}", dependencies=can_write, responses=responses(401, 404), summary="Delete")
