@@ -63,7 +63,8 @@ def test_what_is_good(tmp_path: Path) -> None:
     file.write_text("flip: 'No'\n")
     assert read_config(file, Few) == {"flip": "No"}
     file.write_text("inner: &a {keep: 1, deeper: *a}\n")  # an alias of what it is in
-    read_config(file, Few)
+    with pytest.raises(UsageError, match="an alias stands for a part that contains it"):
+        read_config(file, Few)
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

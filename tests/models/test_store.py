@@ -1,12 +1,17 @@
 """A model comes back from disk as it went, or not at all."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from lookalike import pooling
 from lookalike.models import Embedder, create_backbone, load_model, save_model, store
+from lookalike.models.embedder import Head
+from lookalike.models.weight_files import ShapesOnly
 
 K_CENTRE = {"num_prototypes": 4, "init": "k-centre", "memory": 12}
 
@@ -127,3 +132,61 @@ def test_what_cannot_be_loaded_gets_one_clear_error(tmp_path: Path, what: str, m
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no model"):
         load_model(tmp_path / "nowhere")
+
+
+HUGE = [
+    ({"dim": 60_000}, "do not fit"),
+    ({"dim": 10**9}, "1,000,000,000 is larger than 65,536"),
+    ({"pooling": {"name": "gsp", "settings": {"num_prototypes": 60_000}}}, "do not fit"),
+    ({"pooling": {"name": "netvlad", "settings": {"num_prototypes": 60_000}}}, "cannot be used"),
+    ({"pooling": {"name": "gsp", "settings": {"num_prototypes": 10**12}}}, "is larger than 65,536"),
+    ({"backbone": "vit_7b_patch16_dinov3"}, "do not fit"),
+    ({"dim": [[1] * 70]}, "cannot be used"),
+]
+
+
+def test_settings_are_compared_with_the_weights_before_anything_is_built(tmp_path: Path) -> None:
+    """In a process that may take 2 GB more than it has with everything imported."""
+    save_model(make(), tmp_path)
+    settings = json.loads((tmp_path / "model.json").read_text())
+    for i, (change, _) in enumerate(HUGE):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        (folder / "model.safetensors").hardlink_to(tmp_path / "model.safetensors")
+        (folder / "model.json").write_text(json.dumps(settings | change))
+    code = f"""
+import resource
+from pathlib import Path
+from lookalike.models import load_model
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2 * 2**30,) * 2)
+for i in range({len(HUGE)}):
+    try:
+        load_model(Path({str(tmp_path)!r}) / str(i))
+    except ValueError as error:
+        print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr[-500:]
+    for line, (_, message) in zip(result.stdout.splitlines(), HUGE, strict=True):
+        assert message in line
+
+
+def test_settings_that_nest_or_stretch_are_refused(tmp_path: Path) -> None:
+    save_model(make(), tmp_path)
+    original = json.loads((tmp_path / "model.json").read_text())
+    (tmp_path / "model.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="nested deeper than 64"):
+        load_model(tmp_path)
+    for size in ({"size": 10**5}, {"size": 8, "resize": 10**4}):
+        (tmp_path / "model.json").write_text(json.dumps(original | {"input": original["input"] | size}))
+        with pytest.raises(ValueError, match="settings that cannot be used"):
+            load_model(tmp_path)
+
+
+@pytest.mark.parametrize("name", pooling.names())
+def test_every_pooling_has_shapes_without_memory(name: str) -> None:
+    real = Head(16, 16, name).state_dict()
+    with ShapesOnly():
+        shapes = Head(16, 16, name).state_dict()
+    assert {key: value.shape for key, value in shapes.items()} == {key: value.shape for key, value in real.items()}

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import yaml
 
 from lookalike._util.suggestions import did_you_mean
+from lookalike._util.untrusted import LARGEST_YAML, compose_yaml, parse_yaml, read_text
 
 SWITCHES = ("true", "yes", "false", "no")
 
@@ -34,9 +35,9 @@ def read_config(file: Path, settings_type: type[Any], flags: Collection[str] = (
         UsageError: If the file cannot be read, or has a key that is unknown, empty or repeated.
     """
     try:
-        text = file.read_text(encoding="utf-8-sig")
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text)
+        text = read_text(file, LARGEST_YAML)
+        root = compose_yaml(text)
+        values = parse_yaml(text)
     except OSError as error:
         raise UsageError(f"--config {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -144,7 +144,7 @@ def _open_index(settings: IndexSettings, model: Any) -> Any:
             source = settings.run
         store = settings.store or "faiss"
         return index.create(settings.out, source, store, settings.collection, settings.kind or "auto")
-    idx = index.open(settings.out)
+    idx = index.open(settings.out, settings.store)
     try:
         idx.check_model(model)
         if settings.store is not None and not idx.is_stored_in(settings.store):

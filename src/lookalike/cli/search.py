@@ -35,6 +35,9 @@ class SearchSettings:
     html: Path | None = setting(None, "also write a page with the pictures, as one file")
     overwrite: bool = setting(False, "replace --html if it exists")
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
+    store: str | None = setting(
+        None, "address of the Milvus server that may receive LOOKALIKE_MILVUS_TOKEN; null: LOOKALIKE_MILVUS_URI"
+    )
 
 
 def run(argv: list[str]) -> int:
@@ -51,7 +54,7 @@ def run(argv: list[str]) -> int:
         from lookalike.index.suggestions import check_keys, metadata_keys, nearest_labels
 
     suggestions: dict[str, str] = {}
-    with index.open(settings.index) as idx:
+    with index.open(settings.index, settings.store) as idx:
         count = idx.count(settings.where)  # checks the filter before the model is loaded
         if count == 0 and settings.where and idx.count():
             check_keys(settings.where, metadata_keys(idx))

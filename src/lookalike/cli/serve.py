@@ -49,6 +49,9 @@ class ServeSettings:
     megabytes_per_minute: float | None = setting(None, "uploads, per key", above=0)
     access_log: bool = setting(False, "log every request to stderr")
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
+    store: str | None = setting(
+        None, "address of the Milvus server that may receive LOOKALIKE_MILVUS_TOKEN; null: LOOKALIKE_MILVUS_URI"
+    )
 
 
 def run(argv: list[str]) -> int:
@@ -84,7 +87,7 @@ def run(argv: list[str]) -> int:
     with (
         StopRequest().listening() as stop,
         _bind(settings.host, settings.port) as listener,
-        index.open(settings.index) as idx,
+        index.open(settings.index, settings.store) as idx,
     ):
         print_status(f"loading the model of {settings.index} ...")
         model = idx.model(settings.device)

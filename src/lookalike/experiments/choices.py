@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from lookalike._util.suggestions import did_you_mean
+from lookalike._util.untrusted import parse_yaml
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def parse_settings(pieces: Iterable[str]) -> dict[str, Any]:
         if not equals or not name.strip() or not value.strip():
             raise ValueError(f"a setting must be given as name=value, got {piece!r}")
         try:
-            settings[name.strip()] = read_number(yaml.safe_load(value))
+            settings[name.strip()] = read_number(parse_yaml(value))
         except yaml.YAMLError:
             raise ValueError(f"the value of {name.strip()} cannot be read: {value!r}") from None
     return settings

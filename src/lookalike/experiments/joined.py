@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from lookalike._util.files import write_text
 from lookalike._util.hashing import digest
+from lookalike._util.untrusted import LARGEST_LIST, read_json
 from lookalike.experiments.cells import test_labels_file
 from lookalike.experiments.results import CellResult
 from lookalike.experiments.rows import Row, Summary
@@ -126,7 +127,7 @@ class _MetricsFile:
         self.saved = time.monotonic()
         self.metrics: dict[str, dict[str, float]] = {}
         with suppress(OSError, ValueError):  # missing or damaged: measured again
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = read_json(path, LARGEST_LIST)
             if isinstance(content, dict):
                 self.metrics = content
 

@@ -19,6 +19,7 @@ import yaml
 from lookalike import objectives
 from lookalike._util.checks import check_count
 from lookalike._util.suggestions import did_you_mean
+from lookalike._util.untrusted import read_yaml
 from lookalike.data import datasets
 from lookalike.experiments.layers import INTERVALS, KINDS, NESTED, VARIANTS, Context, merge, resolve, without_nulls
 from lookalike.experiments.protocol_schema import METHODS, Protocol, Split
@@ -218,7 +219,7 @@ def _read(path: Path, derived_from_it: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in derived_from_it:
         raise ValueError(f"{path} is its own base")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = read_yaml(path)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"it cannot be read as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):

@@ -13,8 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from lookalike._util.untrusted import read_yaml
 from lookalike.objectives import full_name
 from lookalike.objectives.presets import DATA_SETS
 
@@ -141,7 +140,7 @@ def read_table(name: str) -> tuple[Published, ...]:
         ValueError: the file has an unknown key, or a note without a number.
     """
     path = FOLDER / f"table-{name}.yaml"
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content = read_yaml(path)
     notes = content.pop("notes", [])
     keys = {entry.name for entry in fields(Published)}
     numbers = []

@@ -1,6 +1,5 @@
 """Results on disk: one ``CellResult`` for every cell folder, finished or not."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, Literal
 
 import yaml
 
+from lookalike._util.untrusted import LARGEST_LIST, read_json, read_yaml
 from lookalike.experiments.choices import Choice
 from lookalike.training.settings import FREE_ON_RESUME
 
@@ -137,7 +137,7 @@ def read_cell(folder: Path) -> CellResult | None:
         measured = {name: content[name] for name in MEASURED}
         settings_file = folder / "run" / "settings.yaml"
         if settings_file.exists():
-            measured["settings"] = yaml.safe_load(settings_file.read_text(encoding="utf-8"))
+            measured["settings"] = read_yaml(settings_file)
         return CellResult(
             **_description(content), **measured, folder=folder, status="done", written=result_file.stat().st_mtime
         )
@@ -196,7 +196,7 @@ def _is_shared(name: str, all_settings: Sequence[dict[str, Any]]) -> bool:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path, LARGEST_LIST)
     if not isinstance(content, dict):
         raise ValueError(f"{path.name} must hold names and values, got {type(content).__name__}")
     return content

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from lookalike._util.files import write_text
+from lookalike._util.untrusted import read_json, read_yaml
 from lookalike.export.facts import facts
 from lookalike.models import Embedder, save_model
 
@@ -94,9 +95,9 @@ def _read(run: Path | None, name: str) -> dict[str, Any]:
     """A file of the run; empty if it does not exist or cannot be read."""
     if run is None:
         return {}
-    parse = json.loads if name.endswith(".json") else yaml.safe_load
+    read = read_json if name.endswith(".json") else read_yaml
     try:
-        content: Any = parse((run / name).read_text(encoding="utf-8"))
+        content: Any = read(run / name)
     except (OSError, ValueError, yaml.YAMLError):
         return {}
     return content if isinstance(content, dict) else {}

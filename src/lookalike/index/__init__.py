@@ -110,14 +110,16 @@ def create(
         for uri in made_in:
             milvus_index.drop_collection(uri, about.collection)
         raise
-    return open(path)
+    return open(path, store)
 
 
-def open(path: str | Path) -> Index:  # noqa: A001 - used as index.open
+def open(path: str | Path, store: str | None = None) -> Index:  # noqa: A001 - used as index.open
     """Open an index. Any number of processes may read it while one writes.
 
     Args:
         path: The folder of the index.
+        store: Address of a Milvus server that may receive the token in the environment variable
+            LOOKALIKE_MILVUS_TOKEN. None: the address in LOOKALIKE_MILVUS_URI.
 
     Returns:
         The open index.
@@ -126,12 +128,13 @@ def open(path: str | Path) -> Index:  # noqa: A001 - used as index.open
         FileNotFoundError: If there is no such folder.
         ValueError: If it is no index, or has another format.
         BrokenIndex: If it is damaged or incomplete.
+        PermissionError: If the server that it names must not have the token.
     """
     path = Path(path)
     about = About.read(path)
     if about.backend == "faiss":
         return FaissIndex(path, about)
-    return MilvusIndex(path, about)
+    return MilvusIndex(path, about, store)
 
 
 def _make_database(folder: Path, about: About) -> About:

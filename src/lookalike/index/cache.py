@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lookalike._util.files import replacing
+from lookalike._util.untrusted import parse_json
 from lookalike.index.database import State
 from lookalike.index.kinds import Structure, load_faiss
 
@@ -75,7 +76,7 @@ def read_cache(path: Path) -> Cached | None:
     faiss = load_faiss()
     try:
         with path.open("rb") as file:
-            header = json.loads(file.read(HEADER_BYTES))
+            header = parse_json(file.read(HEADER_BYTES).decode())
             if header["format"] != FORMAT or header["digest"] != _digest(file):
                 return None
             file.seek(HEADER_BYTES)

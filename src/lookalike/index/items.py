@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lookalike._util.untrusted import parse_json
 from lookalike.data.names import as_text, from_text
 
 ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -177,7 +178,7 @@ def stored_item(item_id: Any, path: Any, label: Any, metadata: Any) -> Item | No
     try:
         check_ids([item_id])
         if isinstance(metadata, str):
-            metadata = json.loads(metadata)
+            metadata = parse_json(metadata)
         if not isinstance(metadata, dict):
             raise ValueError("metadata are not an object")
         if _measure(metadata).depth > DEEPEST_METADATA:

@@ -1,7 +1,8 @@
 """Connections to Milvus: a server's address, or a file that Milvus opens inside this process.
 
 A file is opened once for all clients of this process and is locked while it is open. A password comes from the
-environment variable LOOKALIKE_MILVUS_TOKEN and is never stored.
+environment variable LOOKALIKE_MILVUS_TOKEN and is never stored. It is sent only to a server that the user has named,
+never to one that only the file of an index names, and unencrypted only within this machine.
 """
 
 import logging
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from ipaddress import ip_address
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -21,7 +23,9 @@ from filelock import FileLock, Timeout
 from lookalike.index.storage import IndexInUse
 
 TOKEN = "LOOKALIKE_MILVUS_TOKEN"
+ADDRESS = "LOOKALIKE_MILVUS_URI"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
+ADDRESS_TEXT = re.compile(r"[\w.:/@\[\]-]+", re.ASCII)
 EMBEDDED_LOGGERS = ("milvus_lite", "grpc._server")
 
 _open_files: Counter[tuple[int, str]] = Counter()  # clients by process and file; a fork does not own its parent's
@@ -49,7 +53,8 @@ def check_store(store: str, collection: str | None) -> None:
         )
     if is_address(store):
         parts = urlsplit(store)
-        if not parts.hostname:
+        parts.port  # noqa: B018 - raises ValueError if it is no port
+        if not parts.hostname or not ADDRESS_TEXT.fullmatch(store):
             raise ValueError(f"an address of Milvus must be like http://host:19530, got {store}")
         if parts.username or parts.password:
             raise ValueError(f"put no password into the address of Milvus, but into the environment, as {TOKEN}")
@@ -57,17 +62,61 @@ def check_store(store: str, collection: str | None) -> None:
         raise ValueError(f"store must be faiss, a path that ends in .db, or the address of a server, got {store!r}")
 
 
-def connect(uri: str) -> Any:
+def token_for(uri: str, named: str | None = None) -> str:
+    """Return the token for a server.
+
+    Args:
+        uri: The server's address.
+        named: An address that the user gave; the environment variable LOOKALIKE_MILVUS_URI may have one, too.
+
+    Returns:
+        The token; empty if there is none.
+
+    Raises:
+        PermissionError: If there is a token, and the user named another server or none, or it would go over the
+            network unencrypted.
+    """
+    token = os.environ.get(TOKEN, "")
+    if not token:
+        return ""
+    trusted = [_server(address) for address in (named, os.environ.get(ADDRESS)) if address]
+    if _server(uri) not in trusted:
+        raise PermissionError(
+            f"{TOKEN} is not sent to {uri}, which only the index names: if you trust it, set {ADDRESS} to this address"
+        )
+    parts = urlsplit(uri)
+    if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
+        raise PermissionError(f"{TOKEN} is not sent to {uri} without encryption: use https, or unset {TOKEN}")
+    return token
+
+
+def _server(address: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(address.strip())
+    return parts.scheme, parts.hostname, parts.port
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def connect(uri: str, named: str | None = None) -> Any:
     """Open a client. Close it with ``disconnect``.
 
     Args:
         uri: A server's address or an absolute file path.
+        named: An address that the user gave (see ``token_for``).
 
     Returns:
         A ``pymilvus.MilvusClient``.
 
     Raises:
         IndexInUse: If another process has the file open.
+        PermissionError: If the server must not have the user's token.
         OSError: If pymilvus is missing or Milvus cannot be reached.
     """
     try:
@@ -76,8 +125,9 @@ def connect(uri: str) -> Any:
         raise OSError("Milvus needs pymilvus: pip install 'pymilvus[milvus_lite]'") from None
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # failures are raised; do not log them, too
     if is_address(uri):
+        token = token_for(uri, named)
         with translated_errors(uri):
-            return MilvusClient(uri, token=os.environ.get(TOKEN, ""))
+            return MilvusClient(uri, token=token)
     for name in EMBEDDED_LOGGERS:  # the embedded server logs calls that it does not implement
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with _open_files_lock:
@@ -103,9 +153,9 @@ def disconnect(client: Any, uri: str) -> None:
 
 
 @contextmanager
-def connected(uri: str) -> Iterator[Any]:
+def connected(uri: str, named: str | None = None) -> Iterator[Any]:
     """Open a client for the length of a with statement."""
-    client = connect(uri)
+    client = connect(uri, named)
     try:
         yield client
     finally:

@@ -20,7 +20,7 @@ from lookalike.index.exact_rescoring import distances, rescore
 from lookalike.index.filters import Condition
 from lookalike.index.items import LONGEST, Hit, Item, Vectors, stored_item
 from lookalike.index.kinds import NEIGHBOURS, SAMPLE, TARGET, mean_recall
-from lookalike.index.milvus_connection import connect, connected, disconnect, is_address, translated_errors
+from lookalike.index.milvus_connection import check_store, connect, connected, disconnect, is_address, translated_errors
 from lookalike.index.milvus_filter import FIELD, as_expression, as_literal, by_type
 from lookalike.index.storage import About, BrokenIndex
 
@@ -41,14 +41,14 @@ def make_collection(uri: str, about: About) -> None:
     """Create a new collection.
 
     Args:
-        uri: A server's address or an absolute file path.
+        uri: A server's address or an absolute file path, as the user gave it.
         about: The index that it belongs to.
 
     Raises:
         FileExistsError: If there is a collection of this name.
         OSError: If Milvus fails.
     """
-    with connected(uri) as client, translated_errors(uri):
+    with connected(uri, named=uri) as client, translated_errors(uri):
         from pymilvus import DataType
 
         if client.has_collection(about.collection):
@@ -74,7 +74,7 @@ def make_collection(uri: str, about: About) -> None:
 
 def drop_collection(uri: str, name: str) -> None:
     """Drop a collection, if Milvus can be reached."""
-    with suppress(OSError), connected(uri) as client, translated_errors(uri):
+    with suppress(OSError), connected(uri, named=uri) as client, translated_errors(uri):
         client.drop_collection(name)
 
 
@@ -91,13 +91,15 @@ class MilvusIndex(Index):
     Args:
         path: The folder of the index.
         about: The content of ``index.json``.
+        store: Where the user says that the items are; None if the user did not say.
 
     Raises:
         BrokenIndex: If the file or the collection is missing.
+        PermissionError: If the server must not have the user's token.
         OSError: If Milvus cannot be reached.
     """
 
-    def __init__(self, path: Path, about: About) -> None:
+    def __init__(self, path: Path, about: About, store: str | None = None) -> None:
         super().__init__(path, about)
         self._collection = about.collection
         self._kind = kind_of(about)
@@ -106,7 +108,12 @@ class MilvusIndex(Index):
             self.uri = str((path / about.store).absolute())
             if not Path(self.uri).exists():
                 raise BrokenIndex(f"{path} is not complete: its items are in {self.uri}, which is missing")
-        self._client: Any = connect(self.uri)
+        else:
+            try:
+                check_store(about.store, about.collection)
+            except ValueError as error:
+                raise BrokenIndex(f"{path} does not describe an index: {error}") from None
+        self._client: Any = connect(self.uri, named=store)
         try:
             with translated_errors(self.uri):
                 if not self._client.has_collection(self._collection):

@@ -24,12 +24,15 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from lookalike._util.files import flush, require_writable, write_text
+from lookalike._util.untrusted import parse_json, read_json
 from lookalike.data.pictures import BrokenData
+from lookalike.index.kinds import KINDS
 from lookalike.models.store import SETTINGS, WEIGHTS, model_file, read_model
 
 FORMAT = 1
 ABOUT = "index.json"
 MODEL = "model"
+LARGEST_DIM = 2**16
 LOCK = "writer.lock"
 MODEL_EXTRAS = ("figures.json", "settings.yaml", "data.json")  # of a run: its metrics, settings and data
 UNFINISHED = ".unfinished-index"
@@ -99,7 +102,7 @@ class About:
                 hint = f"it holds the items of the index {owner}: give that instead"
             raise ValueError(f"{path} is no index: there is no {ABOUT} in it; {hint}")
         try:
-            content = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+            content = read_json(path / ABOUT)
         except ValueError as error:
             raise BrokenIndex(f"{path / ABOUT} is damaged: {error}") from None
         if not isinstance(content, dict) or "format" not in content:
@@ -115,7 +118,10 @@ class About:
         types = {entry.name: getattr(entry.type, "__origin__", entry.type) for entry in fields(cls)}
         if set(content) != set(types):
             return False
-        return all(type(value) is types[name] for name, value in content.items())
+        if not all(type(value) is types[name] for name, value in content.items()):
+            return False
+        has_known_names = content["distance"] in ("cosine", "l2") and content["backend"] in ("faiss", "milvus")
+        return has_known_names and content["kind"] in KINDS and 0 < content["dim"] <= LARGEST_DIM
 
 
 def _index_of_store(store: Path) -> Path | None:
@@ -155,7 +161,7 @@ def fingerprint_of(model: Any) -> str:
     if isinstance(model, (str, Path)):
         text, state = read_model(Path(model))
         try:
-            settings = json.loads(text)
+            settings = parse_json(text)
         except ValueError as error:
             raise ValueError(f"{Path(model) / SETTINGS} is damaged or no settings of a model: {error}") from None
     else:

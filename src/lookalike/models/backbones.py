@@ -4,7 +4,6 @@ All timm networks that end in a map or in patch tokens, and four of our own: ``b
 ``resnetv2-20`` and, for quick trials with 64 px, ``resnet8-half``. Nothing is downloaded unless asked for.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import timm
 from torch import Tensor, nn
 
 from lookalike._util.suggestions import did_you_mean
+from lookalike._util.untrusted import read_json
 from lookalike.models import lite0_weights
 from lookalike.models.backbone import Backbone
 from lookalike.models.bn_inception import BNInception
@@ -114,7 +114,7 @@ def _read(name: str, weights: str | Path) -> dict[str, Tensor] | None:
 def _read_run(name: str, folder: Path) -> dict[str, Tensor]:
     """The weights of the backbone that a run has trained."""
     try:
-        settings = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        settings = read_json(folder / "model.json")
         trained = settings["backbone"]
     except (OSError, ValueError, KeyError, TypeError):
         raise ValueError(

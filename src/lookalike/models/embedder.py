@@ -230,11 +230,12 @@ class Embedder(nn.Module):
         return {"format": FORMAT, "backbone": backbone, **_plain(self._settings), "input": spec}
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> "Embedder":
+    def from_settings(cls, settings: Mapping[str, Any], backbone: Backbone | None = None) -> "Embedder":
         """Build an Embedder with random weights.
 
         Args:
             settings: Result of ``settings()``.
+            backbone: The backbone, if it has been built already.
 
         Raises:
             ValueError: If the format is unknown, or names are missing or unknown.
@@ -246,7 +247,7 @@ class Embedder(nn.Module):
             missing, unknown = sorted(expected - set(settings)), sorted(set(settings) - expected)
             raise ValueError(f"the settings of a model do not fit: missing {missing}, unknown {unknown}")
         return cls(
-            create_backbone(settings["backbone"], weights="none"),
+            backbone or create_backbone(settings["backbone"], weights="none"),
             settings["dim"],
             settings["pooling"]["name"],
             settings["pooling"]["settings"],

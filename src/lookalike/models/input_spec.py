@@ -15,6 +15,7 @@ from lookalike._util.settings import check_settings, setting
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+LARGEST = 4096  # pixels; a picture takes 200 MB as numbers
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class InputSpec:
     (104.0, 117.0, 128.0)
     """
 
-    size: int = setting(224, "side of the square input, in pixels", least=1)
+    size: int = setting(224, "side of the square input, in pixels", least=1, up_to=LARGEST)
     mean: tuple[float, float, float] = setting(IMAGENET_MEAN, "subtracted from each channel", above=-inf)
     std: tuple[float, float, float] = setting(IMAGENET_STD, "each channel is divided by it", above=0)
     bgr255: bool = setting(False, "pixels are BGR in 0..255, not RGB in 0..1")
@@ -53,6 +54,8 @@ class InputSpec:
             object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
         if self.resize is not None:
             check_count("resize", self.resize, least=self.size)
+            if self.resize > 2 * LARGEST:
+                raise ValueError(f"resize must be at most {2 * LARGEST}, got {self.resize}")
 
     @property
     def resize_to(self) -> int:

@@ -8,6 +8,7 @@ new one, also after a crash.
 
 import json
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,9 +20,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lookalike._util.files import flush
+from lookalike._util.untrusted import LARGEST_JSON, parse_json, read_text
+from lookalike.models.backbones import create_backbone
 from lookalike.models.embedder import FORMAT, Embedder
-from lookalike.models.weight_files import load_into, read_weights
+from lookalike.models.weight_files import ShapesOnly, check_fit, first_line, load_into, read_weights
 
+LARGEST_SETTING = 2**16  # of a size, a number of prototypes or of iterations
 SETTINGS = "model.json"
 WEIGHTS = "model.safetensors"
 NEXT = ".model-next"
@@ -116,7 +120,7 @@ def load_model(folder: str | Path, device: torch.device | str | None = None) -> 
     """
     folder = Path(folder)
     text, weights = read_model(folder)
-    embedder = _build(folder / SETTINGS, text)
+    embedder = _build(folder / SETTINGS, text, weights)
     load_into(embedder, weights, what=f"the settings in {folder / SETTINGS}")
     if device is not None:
         embedder.to(device)
@@ -125,27 +129,50 @@ def load_model(folder: str | Path, device: torch.device | str | None = None) -> 
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
+        return read_text(path, LARGEST_JSON)
+    except ValueError as error:
         raise ValueError(f"{path} is damaged or not the settings of a model: {error}") from error
 
 
-def _build(path: Path, text: str) -> Embedder:
+def _build(path: Path, text: str, weights: Mapping[str, Tensor]) -> Embedder:
+    """Build the model with random weights, after a comparison of the shapes, which needs no memory."""
     try:
-        settings: Any = json.loads(text)
+        settings: Any = parse_json(text)
     except ValueError as error:
         raise ValueError(f"{path} is damaged or not the settings of a model: {error}") from error
     if not isinstance(settings, dict) or "format" not in settings or "backbone" not in settings:
         raise ValueError(f"{path} holds no settings of a model")
     if settings["format"] != FORMAT:
         raise ValueError(f"{path} has the format {settings['format']!r}, this version reads {FORMAT}: update lookalike")
+    largest = _largest_integer(settings)
+    if largest > LARGEST_SETTING:
+        raise ValueError(f"{path} holds settings that cannot be used: {largest:,} is larger than {LARGEST_SETTING:,}")
     try:
+        check_fit(_shapes(settings), weights, what=f"the settings in {path}")
         return Embedder.from_settings(settings)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} holds settings that cannot be used: {error}") from error
+        raise ValueError(f"{path} holds settings that cannot be used: {first_line(error)}") from error
+
+
+def _shapes(settings: dict[str, Any]) -> Embedder:
+    try:
+        with ShapesOnly():
+            return Embedder.from_settings(settings)
+    except (RuntimeError, NotImplementedError):  # a network that needs the values of its weights while it is built
+        backbone = create_backbone(settings["backbone"], weights="none")
+        with ShapesOnly():
+            return Embedder.from_settings(settings, backbone)
+
+
+def _largest_integer(value: Any) -> int:
+    if isinstance(value, dict):
+        value = [entry for name, entry in value.items() if name != "seed"]
+    if isinstance(value, list):
+        return max(map(_largest_integer, value), default=0)
+    return abs(value) if isinstance(value, int) else 0
 
 
 def _same_text(path: Path, text: str) -> bool:
-    with suppress(OSError, UnicodeDecodeError):
-        return path.read_text(encoding="utf-8") == text
+    with suppress(OSError, ValueError):
+        return _read_text(path) == text
     return False

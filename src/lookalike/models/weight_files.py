@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.utils._device import DeviceContext
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -61,9 +62,16 @@ def load_into(module: nn.Module, state: Mapping[str, Tensor], what: str, ignore:
     Raises:
         ValueError: If names or shapes do not fit; the module is unchanged.
     """
+    check_fit(module, state, what, ignore)
+    ignored = tuple(f"{prefix}." for prefix in ignore)
+    fitting = {name: value for name, value in state.items() if not name.startswith(ignored)}
+    module.load_state_dict(fitting, strict=False)
+
+
+def check_fit(module: nn.Module, state: Mapping[str, Tensor], what: str, ignore: tuple[str, ...] = ()) -> None:
+    """Check that names and shapes of weights fit into a module, which may be on the meta device; see ``load_into``."""
     expected = module.state_dict()
     ignored = tuple(f"{prefix}." for prefix in ignore)
-    fitting: dict[str, Tensor] = {}
     unknown, reshaped = [], []
     for name, value in state.items():
         if name not in expected:
@@ -71,8 +79,6 @@ def load_into(module: nn.Module, state: Mapping[str, Tensor], what: str, ignore:
                 unknown.append(name)
         elif value.shape != expected[name].shape:
             reshaped.append(f"{name} {tuple(value.shape)} instead of {tuple(expected[name].shape)}")
-        else:
-            fitting[name] = value
     # Counts of batches do not affect the result; older files lack them.
     missing = [name for name in expected if name not in state and not name.endswith("num_batches_tracked")]
     problems = []
@@ -81,7 +87,21 @@ def load_into(module: nn.Module, state: Mapping[str, Tensor], what: str, ignore:
             problems.append(f"{len(names)} {kind} (first: {names[0]})")
     if problems:
         raise ValueError(f"the weights do not fit {what}: {', '.join(problems)}")
-    module.load_state_dict(fitting, strict=False)
+
+
+class ShapesOnly(DeviceContext):
+    """Within this context modules are built without memory for their weights.
+
+    Small tables of numbers keep their values, because networks compute their layout from them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("meta"))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.linspace, torch.arange, torch.tensor):
+            return func(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 def first_line(error: BaseException) -> str:

@@ -54,6 +54,8 @@ class NetVladPool(PerPrototypePool):
 
     def reset_parameters(self) -> None:
         """A start without data: as if the local features lay in random directions."""
+        if self.centres.is_meta:  # shapes without values
+            return
         with torch.no_grad():
             self._start_from(unit(torch.randn(16 * self.num_prototypes, self.dim).to(self.centres)))
 

@@ -1,9 +1,9 @@
 """Finds the published numbers for a row, and the settings in which the row differs from them."""
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
+from lookalike._util.untrusted import LARGEST_LIST, read_json
 from lookalike.data import datasets
 from lookalike.experiments.layers import VARIANTS
 from lookalike.experiments.protocol import load_protocol, settings_for
@@ -154,6 +154,6 @@ def _data_set(row: Row) -> str | None:
 
 def _name_in_run(folder: Path) -> str:
     try:
-        return str(json.loads((folder / "run" / "data.json").read_text(encoding="utf-8"))["name"])
+        return str(read_json(folder / "run" / "data.json", LARGEST_LIST)["name"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""

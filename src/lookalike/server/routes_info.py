@@ -1,12 +1,12 @@
 """Information about the server: ``/healthz``, ``/metrics``, ``/model``, ``/labels`` and ``/map``."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import yaml
 from fastapi import APIRouter, Request, Response
 
+from lookalike._util.untrusted import read_json, read_yaml
 from lookalike.inference.model import TrainedModel
 from lookalike.server.context import Context
 from lookalike.server.errors import responses, with_timeout
@@ -126,8 +126,7 @@ def _section(content: dict[str, Any], name: str) -> dict[str, Any]:
 def _read(file: Path) -> dict[str, Any]:
     """Read a JSON or YAML mapping; a missing or damaged file gives an empty one."""
     try:
-        text = file.read_text(encoding="utf-8")
-        content = yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text)
+        content = read_yaml(file) if file.suffix == ".yaml" else read_json(file)
     except (OSError, ValueError, yaml.YAMLError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -1,11 +1,11 @@
 """``/items``: list, show, add and delete what is in the collection."""
 
-import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BeforeValidator
 
+from lookalike._util.untrusted import parse_json
 from lookalike.index.items import ID
 from lookalike.server.batching import Vector
 from lookalike.server.collection import check_entry, check_where
@@ -139,8 +139,8 @@ def _parse_metadata(text: str | None) -> dict[str, Any]:
         return {}
     expected = 'metadata must be a JSON object, for example {"year": 2020}'
     try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
+        values = parse_json(text)
+    except ValueError:
         raise invalid(expected) from None
     if not isinstance(values, dict):
         raise invalid(expected)

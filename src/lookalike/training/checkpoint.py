@@ -22,6 +22,7 @@ import yaml
 from lookalike._util.files import LOCK, replacing, require_writable, write_text
 from lookalike._util.folder_lock import FolderLock
 from lookalike._util.suggestions import did_you_mean
+from lookalike._util.untrusted import LARGEST_LIST, read_json, read_yaml
 from lookalike.training.settings import Settings, names
 
 if TYPE_CHECKING:  # the command line needs RunFolder only, and starts faster without these
@@ -99,7 +100,7 @@ class RunFolder:
         if not path.exists():
             raise ValueError(f"{self.path} is not the folder of a run: it has no settings.yaml")
         try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+            values = read_yaml(path)
         except yaml.YAMLError as error:
             raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
         if not isinstance(values, dict):
@@ -123,7 +124,7 @@ class RunFolder:
 
     def read_json(self, name: str) -> Any:
         """Read a JSON file."""
-        return json.loads((self.path / name).read_text(encoding="utf-8"))
+        return read_json(self.path / name, LARGEST_LIST)
 
     def write_metrics(self, rows: list[dict[str, Any]]) -> None:
         """Write ``metrics.csv``; rows may have different columns."""

@@ -15,6 +15,7 @@ import yaml
 
 from lookalike._util.settings import check_settings, setting
 from lookalike._util.suggestions import did_you_mean
+from lookalike._util.untrusted import read_yaml
 from lookalike.experiments.choices import split_top_level
 from lookalike.experiments.published import TABLES
 
@@ -86,7 +87,7 @@ def load_plan(name_or_path: str | Path) -> TuningPlan:
 
 
 def _read_plan(path: Path) -> TuningPlan:
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise TypeError(f"a plan must hold settings by name, got {type(values).__name__}")
     keys = [entry.name for entry in fields(TuningPlan)]

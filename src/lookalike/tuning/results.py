@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
+from lookalike._util.untrusted import parse_yaml
 from lookalike.experiments.published import published
 from lookalike.tuning.plans import TuningPlan
 from lookalike.tuning.space import Space, short_names
@@ -83,7 +82,7 @@ class StudyResults:
         """The results as plain values for JSON."""
         best = None
         if self.best is not None:
-            best = {**vars(self.best), "train": self.train, "config": yaml.safe_load(self.config)}
+            best = {**vars(self.best), "train": self.train, "config": parse_yaml(self.config)}
         return {
             "monitor": self.monitor,
             "best": best,

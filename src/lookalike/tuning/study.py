@@ -33,6 +33,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from lookalike._util.files import write_text
 from lookalike._util.signals import Stopped
+from lookalike._util.untrusted import read_json
 from lookalike.experiments import leases
 from lookalike.models.weight_files import first_line
 from lookalike.training.run import train
@@ -68,13 +69,13 @@ class Tuning:
         description = {**task.description(), "storage": url_digest(storage)}
         file = out / "tuning.json"
         if file.exists():  # refuse another search before anything is written
-            _require_same_search(json.loads(file.read_text(encoding="utf-8")), description, out)
+            _require_same_search(read_json(file), description, out)
         optuna_storage = open_storage(storage, out / "journal.log")
         with self._exclusive():
             if not file.exists():
                 name = f"{out.resolve().name} {token_hex(4)}"
                 write_text(file, json.dumps({"study": name, **description}, indent=2) + "\n")
-        stored = json.loads(file.read_text(encoding="utf-8"))
+        stored = read_json(file)
         _require_same_search(stored, description, out)
         pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
         if task.prune:  # nothing is learnt at step 0
