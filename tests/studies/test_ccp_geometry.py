@@ -44,7 +44,7 @@ def test_as_it_is_typed(tmp_path: Path) -> None:
         ("letters=7", "letters must be at least 8, got 7"),
         ("unseen_letters=9", "unseen_letters must be at least 12, got 9"),
         ("margins=[0.1]", "margins must be 2 values"),
-        ("rates=[]", "rates must not be empty"),
+        ("rates=[]", "rates must name at least one, got none"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: str, message: str) -> None:

@@ -49,7 +49,7 @@ def test_drawn_parts() -> None:
     parts, names = with_shared_classes(None, 3, train=4, validation=2, test=2)
     assert len(names) == 3
     assert [np.bincount(part.labels).tolist() for part in parts] == [[4] * 3, [2] * 3, [2] * 3]
-    assert parts.train.inputs.shape == (12, 3, 32, 32)
+    assert parts.train.inputs.shape == (12, 32, 32, 3)
     unseen = drawn_with_unseen_classes(6, 3)
     assert [len(np.unique(part.labels)) for part in unseen] == [4, 2, 2]
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -17,6 +18,7 @@ from lookalike_studies.framework.claims import (
     Comparison,
     Evidence,
     JudgedClaim,
+    Requirement,
     compare,
     is_above,
     judge,
@@ -188,12 +190,12 @@ def _proposition(chance: np.random.Generator) -> str:
 
 def _gain(spread: float, chance: np.random.Generator) -> str:
     gains = (spread * chance.standard_normal(2)).tolist()
-    return GAIN.judge({GSP: gains, GAP: [0.0, 0.0]}, "").verdict
+    return replace(GAIN, here="").judge({GSP: gains, GAP: [0.0, 0.0]}).verdict
 
 
 def _hulls(chance: np.random.Generator) -> str:
     gap, gsp = np.abs(10 * chance.standard_normal((2, 2))).tolist()  # percent
-    return judge_hulls({GAP: gap, GSP: gsp}, "").verdict
+    return judge_hulls({GAP: gap, GSP: gsp, "pairs with GAP": [0.0], "pairs with GSP": [0.0]}, "").verdict
 
 
 def _prediction(spread: float, chance: np.random.Generator) -> str:
@@ -322,8 +324,8 @@ def test_alike_needs_a_tolerance() -> None:
 )
 def test_a_claim_may_ask_for_a_size(reproduced_from: float, partly_from: float, expected: str) -> None:
     comparison = Comparison("GSP", ">", "GAP", effect=0.1)
-    claim = Claim("p", (comparison,), reproduced_from=reproduced_from, partly_from=partly_from)
-    assert claim.judge(VALUES, "h") == JudgedClaim("p", "h", expected)  # type: ignore[arg-type]
+    claim = Claim("p", (comparison,), reproduced_from=reproduced_from, partly_from=partly_from, here="h")
+    assert claim.judge(VALUES) == JudgedClaim("p", "h", expected)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -338,8 +340,42 @@ def test_a_claim_may_ask_for_a_size(reproduced_from: float, partly_from: float, 
 )
 def test_a_claim_with_a_weaker_form(values: list[float], expected: str) -> None:
     full = Comparison("spread", "<", 0.1, effect=0.0)
-    claim = Claim("p", (full,), weaker=(Comparison("spread", "<", 0.5, name="less than half", effect=0.0),))
-    judged = claim.judge({"spread": values}, "h")
+    half = Comparison("spread", "<", 0.5, name="less than half", effect=0.0)
+    claim = Claim("p", (full,), weaker=(half,), here="h")
+    judged = claim.judge({"spread": values})
     assert judged.verdict == expected
     coarse = expected == "not tested" and len(values) > 1
     assert judged.here == ("h; too coarse to tell less than half" if coarse else "h")
+
+
+def test_the_text_has_the_measurements() -> None:
+    claim = Claim("p", (), here="{what}: {a} and {a:2}, mean {a:.3f}, {b:+g} of {c}")
+    assert (
+        claim.describe({"a": [1.0, 2.0], "b": 3.0}, what="A", c="C")
+        == "A: 1.5 ± 0.7 and 1.50 ± 0.71, mean 1.500, +3 of C"
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "learnt", "expected"),
+    [
+        ([0.4], 0.9, "partly"),
+        ([-0.4], 0.9, "not tested"),
+        ([np.nan], 0.9, "not tested"),
+        ([0.4, np.nan], 0.9, "not tested"),
+        ([0.4, 0.41], 0.9, "reproduced"),
+        ([0.4, 0.41], 0.89, "not tested"),
+        ([0.4, 0.41], np.nan, "not tested"),
+    ],
+)
+def test_one_seed_and_requirements(values: list[float], learnt: float, expected: str) -> None:
+    claim = Claim(
+        "p",
+        (Comparison("gain", ">", 0.0, effect=0.1),),
+        here="h",
+        requires=(Requirement("learnt", 0.9, "only {learnt:.2f}"),),
+        partly_with_one_seed=True,
+    )
+    judged = claim.judge({"gain": values, "learnt": learnt})
+    assert judged.verdict == expected
+    assert judged.here == ("h" if learnt == 0.9 else f"h; only {learnt:.2f}")

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ def cifar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_verdict_on_gsp(gains: list[float], expected: str) -> None:
     values = {findings.GSP: gains, findings.GAP: [0.0] * len(gains)}
-    assert findings.GSP_CLAIM.judge(values, "").verdict == expected
+    assert replace(findings.GSP_CLAIM, here="").judge(values).verdict == expected
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_verdict_on_gsp(gains: list[float], expected: str) -> None:
 )
 def test_verdict_on_zero_shot(gains: list[float], expected: str) -> None:
     values = {findings.ZERO_SHOT: gains, findings.GSP: [0.0] * len(gains)}
-    assert findings.ZERO_SHOT_CLAIM.judge(values, "").verdict == expected
+    assert replace(findings.ZERO_SHOT_CLAIM, here="").judge(values).verdict == expected
 
 
 def test_claims_subtract_the_right_way_round() -> None:

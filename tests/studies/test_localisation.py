@@ -90,7 +90,7 @@ def test_larger(one: list[float], other: list[float] | float, expected: bool | N
 
 
 def test_near_needs_seeds_that_agree() -> None:
-    claim, _ = findings.DRAWN_CLAIM
+    claim = findings.DRAWN_CLAIM
     (near,) = [comparison for comparison in claim.comparisons if comparison.name == "GSP 0.39"]
     assert near.evidence({"GSP share": [0.40, 0.41]}).holds
     assert near.evidence({"GSP share": [0.50, 0.51]}).holds is False

@@ -156,7 +156,7 @@ def test_class_hulls_are_by_class() -> None:
     ],
 )
 def test_verdict_on_gain(gains: list[float], verdict: str) -> None:
-    assert GAIN.judge({GSP: gains, GAP: [0.0] * len(gains)}, "").verdict == verdict
+    assert replace(GAIN, here="").judge({GSP: gains, GAP: [0.0] * len(gains)}).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_verdict_on_gain(gains: list[float], verdict: str) -> None:
 )
 def test_verdict_on_hulls(gap: list[float], gsp: list[float], verdict: str) -> None:
     percent = {GAP: [100 * share for share in gap], GSP: [100 * share for share in gsp]}
-    assert judge_hulls(percent, "").verdict == verdict
+    assert judge_hulls({**percent, "pairs with GAP": [0.0], "pairs with GSP": [0.0]}, "").verdict == verdict
 
 
 def test_the_margin_is_chosen_by_validation_not_by_test() -> None:

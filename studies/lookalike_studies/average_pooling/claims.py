@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lookalike.report.tables import Column, Line, Table, number, words
+from lookalike.report.tables import Table
 from lookalike_studies.average_pooling.maths import EXACT, ROUNDING
 from lookalike_studies.framework.claims import JudgedClaim, Verdict
 from lookalike_studies.framework.hulls import Overlap
 from lookalike_studies.framework.seeds import format_mean
+from lookalike_studies.framework.tables import tabulate
 
 Metrics = Mapping[str, float]
 
@@ -142,23 +143,21 @@ def has_learnt(map_at_r: Sequence[float], classes: int) -> bool:
 
 def seeds_table(seeds: Sequence[int], networks: Sequence[Metrics], untrained: Sequence[Overlap]) -> Table:
     """Tabulate the metrics of every network."""
-    lines = []
+    rows = []
     for seed, metrics, before in zip(seeds, networks, untrained, strict=True):
         values = {**metrics, "untrained": before.share}
-        entries = [words(str(seed))]
-        for metric, factor, digits in SEED_COLUMNS.values():
-            entries.append(number(factor * values[metric], digits=digits))
-        lines.append(Line(entries))
-    return Table([Column("seed", "left"), *map(Column, SEED_COLUMNS)], lines, notes=[SEED_NOTE])
+        rows.append([str(seed), *[factor * values[metric] for metric, factor, _ in SEED_COLUMNS.values()]])
+    digits = [places for _, _, places in SEED_COLUMNS.values()]
+    return tabulate(["seed", *SEED_COLUMNS], rows, digits=digits, notes=[SEED_NOTE])
 
 
 def overlap_table(overlap: Overlap, classes: Sequence[str]) -> Table:
     """Tabulate the common area of every two classes."""
-    lines = []
+    rows = []
     for name, area, row in zip(classes, overlap.areas.tolist(), overlap.common.tolist(), strict=True):
-        lines.append(Line([words(name), *[number(value, digits=4) for value in (area, *row)]]))
-    columns = [Column("class", "left"), Column("area of its hull"), *map(Column, classes)]
-    return Table(columns, lines, title="Area common to the hulls of two classes (first seed)")
+        rows.append([name, area, *row])
+    columns = ["class", "area of its hull", *classes]
+    return tabulate(columns, rows, digits=4, title="Area common to the hulls of two classes (first seed)")
 
 
 def _percent(shares: Sequence[float]) -> str:

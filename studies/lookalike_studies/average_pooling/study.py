@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
 
 from lookalike import objectives
-from lookalike._util.settings import check_settings
 from lookalike.data.pictures import Pictures
 from lookalike.geometry import clip
 from lookalike.models import create_backbone
@@ -37,8 +36,7 @@ from lookalike_studies.average_pooling import claims, plots
 from lookalike_studies.average_pooling.maths import cover_features, measure_network
 from lookalike_studies.framework.class_pictures import class_pictures
 from lookalike_studies.framework.context import Context
-from lookalike_studies.framework.seeds import check_seeds
-from lookalike_studies.framework.study import Study, StudyResult, setting
+from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
 
 SEARCH_SEED = 1000  # of the networks that choose the margin
 SHORTEST_CYCLE = 10  # steps of the learning rate schedule
@@ -55,12 +53,12 @@ CAPTIONS = {
 
 
 @dataclass(frozen=True)
-class AveragePooling:
+class AveragePooling(StudySettings):
     """Settings of the study."""
 
     backbone: str = setting("network up to its local features")
     classes: int = setting("number of classes, the first of the data unless named", least=2)
-    names: tuple[str, ...] = setting("classes, instead of the first ones")
+    names: tuple[str, ...] = setting("classes, instead of the first ones", may_be_empty=True)
     prototypes: int = setting("chosen among all local features by greedy k-centre", least=1)
     active: float = setting("share of a class's features from which on a prototype is active", above=0, up_to=1)
     margins: tuple[float, ...] = setting("negative margins of C2, to choose from", above=0, up_to=2)
@@ -74,10 +72,7 @@ class AveragePooling:
     seeds: tuple[int, ...] = setting("of the networks", budget=True)
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        check_seeds(self.seeds)
-        if not self.margins:
-            raise ValueError("margins must name at least one, got none")
+        super().__post_init__()
         if self.names and len(self.names) < 2:
             raise ValueError(f"names must be of at least two classes, got {', '.join(self.names)}")
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from lookalike import data
 from lookalike.data.glyphs import glyphs
@@ -21,12 +20,12 @@ from lookalike.experiments.choices import split_top_level
 from lookalike.experiments.splits import with_test_classes
 from lookalike.inference.model import TrainedModel
 from lookalike.models import Embedder, create_backbone, starts_random
-from lookalike_studies.ccp_geometry.race import Part, Parts
+from lookalike.training.pretrain import read_pixels
+from lookalike_studies.ccp_geometry.race import SPEC, Part, Parts
 
 if TYPE_CHECKING:
     from lookalike_studies.framework.context import Context
 
-MOST_PIXELS = 32
 HELD_OUT = 1 / 3  # of the training classes, as in the authors' ablations
 
 
@@ -146,12 +145,5 @@ def _parts(pictures: Pictures, positions: list[NDArray[np.int64]]) -> Parts:
 
 def _pixels(pictures: Pictures) -> Part:
     """Read all pixels, as squares of at most 32 px."""
-    side = min(MOST_PIXELS, *pictures.image(0).size)
-    arrays = []
-    for i in range(len(pictures)):
-        image = pictures.image(i)
-        if image.size != (side, side):
-            image = image.resize((side, side))
-        arrays.append(np.asarray(image))
-    pixels: Tensor = torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous()
-    return Part(pixels, pictures.labels)
+    side = min(SPEC.size, *pictures.image(0).size)
+    return Part(torch.from_numpy(read_pixels(pictures, SPEC.resized(side))), pictures.labels)

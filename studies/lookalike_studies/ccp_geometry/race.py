@@ -7,7 +7,7 @@ same start, batches, steps and rate. Weights are chosen by MAP@R on held-out pic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,31 +17,34 @@ from torch import Tensor, nn
 
 from lookalike.data.sampler import ClassBatches
 from lookalike.geometry import clip
+from lookalike.inference.preprocess import to_inputs
 from lookalike.models.backbone import in_eval_mode
+from lookalike.models.input_spec import InputSpec
 from lookalike.objectives import BetweenProxies, BetweenSamples, Loss, PairObjective
 from lookalike.objectives.between_proxies import BetweenAnchors
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.ccp import ProxyProblems
 from lookalike.training.loop import fit
+from lookalike_studies.framework.context import Tick
 
 Floats = NDArray[np.float32]
-Tick = Callable[[int], None]
 
 ONE, ALTERNATING, SAMPLES = "one problem", "alternating", "alternating, samples"
 EVALUATION_BATCH = 100
+SPEC = InputSpec(32, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25), resize=32)  # of letters and digits
 
 
 class Part(NamedTuple):
     """Inputs and labels of one part of the data."""
 
-    inputs: Tensor  # pictures (n, 3, H, W) of uint8, or features (n, N, C)
+    inputs: Tensor  # pictures (n, H, W, 3) of uint8, or features (n, N, C)
     labels: NDArray[np.int64]  # (n,) from 0
 
     def batch(self, positions: NDArray[np.int64] | slice) -> Tensor:
         chosen = self.inputs[positions]
         if chosen.dtype != torch.uint8:
             return chosen
-        return ((chosen.float() / 255 - 0.5) / 0.25).contiguous(memory_format=torch.channels_last)
+        return to_inputs(chosen, SPEC)
 
 
 class Parts(NamedTuple):

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from lookalike import objectives
 from lookalike._util.checks import check_count
-from lookalike._util.settings import check_settings
 from lookalike.data.pictures import Pictures
 from lookalike.models import Embedder, Head, create_backbone
 from lookalike.objectives import PairObjective
@@ -42,16 +41,15 @@ from lookalike_studies.ccp_geometry.claims import (
 from lookalike_studies.ccp_geometry.data import drawn_with_unseen_classes, features_of, sources, with_shared_classes
 from lookalike_studies.ccp_geometry.measures import anchor_sets, gaps, spread
 from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, SAMPLES, Budget, Course, Parts, map_at_r, solve
-from lookalike_studies.framework.context import Context
-from lookalike_studies.framework.seeds import check_seeds
-from lookalike_studies.framework.study import Study, StudyResult, setting
+from lookalike_studies.framework.context import Context, Tick
+from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
 
 NETWORK = "resnetv2-20"
 DRAWN = "drawn letters"
 
 
 @dataclass(frozen=True)
-class CcpGeometry:
+class CcpGeometry(StudySettings):
     """Settings of the study; those of the part with unseen classes begin with ``unseen_``."""
 
     dim: int = setting("embedding size", least=1)
@@ -88,9 +86,7 @@ class CcpGeometry:
     unseen_seeds: tuple[int, ...] = setting("seeds of the runs", budget=True)
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        check_seeds(self.seeds)
-        check_seeds(self.unseen_seeds, "unseen_seeds")
+        super().__post_init__()
         check_count("pool", self.pool, least=self.proxies)
         check_count("unseen_pool", self.unseen_pool, least=self.unseen_proxies)
         if self.batch % self.per_class:
@@ -98,9 +94,6 @@ class CcpGeometry:
         classes_of_batch = max(2, self.batch // self.per_class)
         check_count("letters", self.letters, least=classes_of_batch)
         check_count("unseen_letters", self.unseen_letters, least=-(-3 * classes_of_batch // 2))  # a third is held out
-        for name in ("rates", "anchors"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} must not be empty")
 
     def plane_budget(self) -> Budget:
         return Budget(
@@ -139,14 +132,13 @@ class Race(NamedTuple):
     context: Context
 
     def run(self, kind: str, budget: Budget, seed: int) -> Course:
-        def compute() -> dict[str, Any]:
+        def train(tick: Tick) -> dict[str, Any]:
             torch.manual_seed(seed)
-            model = self.network()
-            with self.context.display.bar(budget.steps, f"{self.name}, {kind}, seed {seed}", " steps") as tick:
-                return solve(kind, model, self.loss, self.dim, self.parts, budget, seed, tick).arrays()
+            return solve(kind, self.network(), self.loss, self.dim, self.parts, budget, seed, tick).arrays()
 
-        key = f"{self.name} {kind} {budget.rate} {budget.steps} {seed}"
-        values = self.context.cached(key, compute, ignore=("seeds", "unseen_seeds", "rates", "anchors"))
+        name = f"{self.name} {kind} {budget.rate} {budget.steps} {seed}"
+        title, ignore = f"{self.name}, {kind}, seed {seed}", ("seeds", "unseen_seeds", "rates", "anchors")
+        values = self.context.train(name, budget.steps, train, title=title, ignore=ignore)
         return Course.of(values, self.parts.classes)
 
     def run_all(self, kinds: Sequence[str], rate: float, seeds: Sequence[int]) -> Courses:
@@ -307,7 +299,8 @@ def _numbers(plane: Plane, unseen: Unseen) -> dict[str, Any]:
         curves[kind] = [course.curve for course in runs]
         problems[kind] = [_problem_rows(course) for course in runs]
     for kind, runs_of_kind in unseen.measured.items():
-        held_out[kind] = [values.known_values() for values in runs_of_kind]
+        names = ("figure", "own_radius", "distance")
+        held_out[kind] = [{name: getattr(values, name) for name in names} for values in runs_of_kind]
     for (way, kind), sets_of_runs in plane.gaps.items():
         all_sets[f"{way}, {kind}"] = [[gap._asdict() for gap in sets] for sets in sets_of_runs]
     return {

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from lookalike.report.tables import Column, Line, Table, number, words
+from lookalike.report.tables import Column, Table
 from lookalike.skewed_means import SkewedMean
 from lookalike_studies.centres.sphere import (
     BEST_KNOWN,
@@ -37,7 +37,7 @@ from lookalike_studies.centres.sphere import (
     simplex_angle,
 )
 from lookalike_studies.framework.claims import JudgedClaim, Verdict, is_above, verdict_from_flags
-from lookalike_studies.framework.seeds import mean_entry
+from lookalike_studies.framework.tables import tabulate
 
 if TYPE_CHECKING:
     from lookalike_studies.centres.study import Centres
@@ -221,35 +221,26 @@ def sizes_claim(angles: dict[str, list[float]], settings: Centres) -> JudgedClai
 
 def known_table(measured: Measurements) -> Table:
     """Compare angles and energies with the best known ones."""
-    titles = ["centres", "largest possible", "nearest, best", "nearest, mean"]
-    titles += ["least E_1 known", "E_1, best", "E_1, mean"]
-    lines = []
+    columns = [Column("centres"), "largest possible", "nearest, best", "nearest, mean"]
+    columns += ["least E_1 known", "E_1, best", "E_1, mean"]
+    rows = []
     for count, runs in measured.items():
         angle, energy = BEST_KNOWN[count]
         angles, energies = least_angles(runs[NEAREST]), [run.energy for run in runs["E_1"]]
-        entries = [number(count, digits=0), number(angle), number(max(angles)), mean_entry(angles)]
-        lines.append(
-            Line([*entries, number(energy, digits=4), number(min(energies), digits=4), mean_entry(energies, 4)])
-        )
+        rows.append([count, angle, max(angles), angles, energy, min(energies), energies])
     note = "angles in degrees; best and mean over the seeds; known: Tammes's and Thomson's problem"
-    return Table(list(map(Column, titles)), lines, "Against what is known", notes=[note])
+    return tabulate(columns, rows, digits=(2, 2, 2, 4, 4, 4), title="Against what is known", notes=[note])
 
 
 def arrangements_table(measured: Measurements, starts: dict[int, list[Arrangement]]) -> Table:
     """List all arrangements."""
-    titles = ["smallest angle", "to the nearest", "mean distance", "E_1", "places"]
-    lines = []
+    columns = ["centres: pushed by", "smallest angle", "to the nearest", "mean distance", "E_1", "places"]
+    rows, groups = [], []
     for count, by_name in measured.items():
         for name, runs in {"at the start": starts[count], **by_name}.items():
             angles, nearest, distances, energies, places = zip(*runs, strict=True)
-            energy = words("infinite") if min(angles) < SAME_PLACE else mean_entry(energies)
-            entries = [
-                words(f"{count}: {name}"),
-                mean_entry(angles),
-                mean_entry(nearest),
-                mean_entry(distances),
-                energy,
-            ]
-            lines.append(Line([*entries, mean_entry(places, 1)], str(count)))
+            energy = "infinite" if min(angles) < SAME_PLACE else energies
+            rows.append([f"{count}: {name}", angles, nearest, distances, energy, places])
+            groups.append(str(count))
     note = "angles in degrees, mean and deviation over the seeds; places: more than a degree apart"
-    return Table([Column("centres: pushed by", "left"), *map(Column, titles)], lines, notes=[note])
+    return tabulate(columns, rows, digits=(2, 2, 2, 2, 1), groups=groups, notes=[note])

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from lookalike._util.settings import check_settings
 from lookalike_studies.centres.claims import (
     Measurements,
     arrangements_table,
@@ -51,20 +50,22 @@ from lookalike_studies.centres.sphere import (
     regularisers,
     settle,
 )
-from lookalike_studies.framework.context import Context
-from lookalike_studies.framework.seeds import check_seeds
-from lookalike_studies.framework.study import Study, StudyResult, setting
+from lookalike_studies.framework.context import Context, Tick
+from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
 
-SWEPT = (NEAREST, "E_1", MEAN, FARTHEST)
+SWEPT = (NEAREST, "E_1", MEAN, FARTHEST)  # over embedding sizes
+LEAVING = (NEAREST, *ENERGIES, CROWDING, MEAN, FARTHEST_PAIRS, FARTHEST)  # a crowd
 
 
 @dataclass(frozen=True)
-class Centres:
+class Centres(StudySettings):
     """Settings of the study."""
 
     counts: tuple[int, ...] = setting("how many centres there are on the sphere", budget=True)
     shown: int = setting("how many centres the pictures of the sphere show")
-    knobs: tuple[float, ...] = setting("of the power means between nearest and farthest, besides the named ones")
+    knobs: tuple[float, ...] = setting(
+        "of the power means between nearest and farthest, besides the named ones", may_be_empty=True
+    )
     sharpness: float = setting("gamma of R1", above=0)
     rate: float = setting("of Adam, falling to 0", above=0)
     steps: int = setting("from start to rest", budget=True, least=1)
@@ -77,11 +78,7 @@ class Centres:
     size_steps: int = setting("of each of them", budget=True, least=1)
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        check_seeds(self.seeds)
-        for name in ("counts", "sizes", "memories"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} must not be empty")
+        super().__post_init__()
         for count in self.counts:
             if count not in BEST_KNOWN:
                 options = ", ".join(map(str, BEST_KNOWN))
@@ -101,14 +98,19 @@ def run(settings: Centres, context: Context) -> StudyResult:
     starts: dict[int, list[Arrangement]] = {}
     growth: dict[int, float] = {}
     for count in settings.counts:
-        rested[count] = context.cached(f"sphere {count}", partial(_rest_on_sphere, settings, count, context))
+        runs = len(regularisers(count, settings.knobs, settings.sharpness)) * len(settings.seeds)
+        rest = partial(_rest_on_sphere, settings, count)
+        rested[count] = context.train(f"sphere {count}", runs * settings.steps, rest, title=f"{count} centres")
         growth[count] = float(rested[count].pop("growth"))
         measured[count] = {}
         for name in regularisers(count, settings.knobs, settings.sharpness):
             measured[count][name] = [measure(centres) for centres in rested[count][name]]
         starts[count] = [measure(by_chance(count, 3, seed).numpy()) for seed in settings.seeds]
-    from_crowd = context.cached("crowd", partial(_leave_crowd, settings, context))
-    by_size = context.cached("sizes", partial(_sweep_sizes, settings, context))["angles"]
+    steps = len(LEAVING) * len(settings.memories) * len(settings.seeds) * settings.steps
+    from_crowd = context.train("crowd", steps, partial(_leave_crowd, settings), title="out of a crowd")
+    steps = len(SWEPT) * len(settings.sizes) * settings.size_steps
+    sweep = partial(_sweep_sizes, settings)
+    by_size = context.train("sizes", steps, sweep, title="embedding sizes")["angles"]
     crowd_rest = {name: angles[..., -1].mean(1).tolist() for name, angles in from_crowd.items()}  # by memory
     if settings.crowd in BEST_KNOWN:
         growth.setdefault(settings.crowd, -inf)
@@ -164,52 +166,45 @@ def _as_numbers(arrangements: Mapping[Any, list[Arrangement]]) -> dict[Any, list
     return numbers
 
 
-def _rest_on_sphere(settings: Centres, count: int, context: Context) -> dict[str, Array]:
+def _rest_on_sphere(settings: Centres, count: int, tick: Tick) -> dict[str, Array]:
     """By regulariser, the centres (seeds, N, 3) at rest; and the largest late growth of the energies' angles."""
-    chosen = regularisers(count, settings.knobs, settings.sharpness)
     rested: dict[str, Array] = {}
     growth = []
-    with context.display.bar(len(chosen) * len(settings.seeds) * settings.steps, f"{count} centres", " steps") as tick:
-        for name, regulariser in chosen.items():
-            runs = []
-            for seed in settings.seeds:
-                runs.append(settle(by_chance(count, 3, seed), regulariser, settings.steps, settings.rate, tick))
-            rested[name] = np.stack([centres for centres, _ in runs])
-            if name in ENERGIES:
-                growth.append(late_growth(np.stack([angles for _, angles in runs])))
+    for name, regulariser in regularisers(count, settings.knobs, settings.sharpness).items():
+        centres, angles = [], []
+        for seed in settings.seeds:
+            end, by_step = settle(by_chance(count, 3, seed), regulariser, settings.steps, settings.rate, tick)
+            centres.append(end)
+            angles.append(by_step)
+        rested[name] = np.stack(centres)
+        if name in ENERGIES:
+            growth.append(late_growth(np.stack(angles)))
     return {**rested, "growth": np.array(max(growth))}
 
 
-def _leave_crowd(settings: Centres, context: Context) -> dict[str, Array]:
+def _leave_crowd(settings: Centres, tick: Tick) -> dict[str, Array]:
     """By regulariser, the least angles (memories, seeds, steps + 1)."""
-    names = (NEAREST, *ENERGIES, CROWDING, MEAN, FARTHEST_PAIRS, FARTHEST)
     chosen = regularisers(settings.crowd, settings.knobs, settings.sharpness)
-    shape = (len(settings.memories), len(settings.seeds), settings.steps + 1)
     angles = {}
-    with context.display.bar(len(names) * shape[0] * shape[1] * settings.steps, "out of a crowd", " steps") as tick:
-        for name in names:
-            angles[name] = np.empty(shape)
-            for i, memory in enumerate(settings.memories):
-                for j, seed in enumerate(settings.seeds):
-                    start = crowd(settings.crowd, settings.crowd_degrees, seed)
-                    _, angles[name][i, j] = settle(
-                        start, chosen[name], settings.steps, settings.rate, tick, memory=memory
-                    )
+    for name in LEAVING:
+        angles[name] = np.empty((len(settings.memories), len(settings.seeds), settings.steps + 1))
+        for i, memory in enumerate(settings.memories):
+            for j, seed in enumerate(settings.seeds):
+                start = crowd(settings.crowd, settings.crowd_degrees, seed)
+                _, angles[name][i, j] = settle(start, chosen[name], settings.steps, settings.rate, tick, memory=memory)
     return angles
 
 
-def _sweep_sizes(settings: Centres, context: Context) -> dict[str, Any]:
+def _sweep_sizes(settings: Centres, tick: Tick) -> dict[str, Any]:
     """By regulariser, the least angle for each embedding size."""
     chosen = regularisers(settings.classes, settings.knobs, settings.sharpness)
     angles: dict[str, list[float]] = {name: [] for name in ("at the start", *SWEPT)}
-    total = len(SWEPT) * len(settings.sizes) * settings.size_steps
-    with context.display.bar(total, "embedding sizes", " steps") as tick:
-        for size in settings.sizes:
-            start = by_chance(settings.classes, size, settings.seeds[0])
-            angles["at the start"].append(least_angle(start))
-            for name in SWEPT:
-                _, by_step = settle(start, chosen[name], settings.size_steps, settings.rate, tick)
-                angles[name].append(float(by_step[-1]))
+    for size in settings.sizes:
+        start = by_chance(settings.classes, size, settings.seeds[0])
+        angles["at the start"].append(least_angle(start))
+        for name in SWEPT:
+            _, by_step = settle(start, chosen[name], settings.size_steps, settings.rate, tick)
+            angles[name].append(float(by_step[-1]))
     return {"angles": angles}
 
 

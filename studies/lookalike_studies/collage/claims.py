@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.report.tables import Column, Line, Table, words
+from lookalike.report.tables import Column, Table
 from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim
-from lookalike_studies.framework.seeds import format_mean, format_seed_count, mean_entry
+from lookalike_studies.framework.seeds import format_seed_count
+from lookalike_studies.framework.tables import tabulate
 
 GAP, GSP, ZERO_SHOT, DISTILLED = "GAP", "GSP", "GSP + zero-shot", "GAP, distilled"
 
@@ -17,17 +18,24 @@ GSP_CLAIM = Claim(
     (Comparison(GSP, ">", GAP, effect=10.0),),
     reproduced_from=10.0,
     partly_from=2.0,
+    here="GSP {GSP}, GAP {GAP}: {GSP over GAP:+.1f} points; GAP, distilled {GAP, distilled} has no background to leave "
+    "out; {seeds}",
 )
-ZERO_SHOT_CLAIM = Claim("the zero-shot loss adds more (Figure 5.5)", (Comparison(ZERO_SHOT, ">", GSP, effect=2.0),))
+ZERO_SHOT_CLAIM = Claim(
+    "the zero-shot loss adds more (Figure 5.5)",
+    (Comparison(ZERO_SHOT, ">", GSP, effect=2.0),),
+    here="GSP + zero-shot {GSP + zero-shot}: {zero-shot over GSP:+.1f} points over GSP, {zero-shot over GAP:+.1f} over "
+    "GAP; {seeds}",
+)
 COLUMNS = (
-    Column("", "left"),
+    "",
     Column("MAP@R", best="most"),
     Column("P@1", best="most"),
-    Column("validation"),
-    Column("weight in the true cell, training"),
-    Column("test"),
-    Column("of the vector from there, start"),
-    Column("trained"),
+    "validation",
+    "weight in the true cell, training",
+    "test",
+    "of the vector from there, start",
+    "trained",
 )
 TABLE_NOTE = (
     "percent, mean and standard deviation over seeds; a cell is 25 % of a collage. Of the vector: on the test, the "
@@ -51,39 +59,29 @@ def percent(runs: Sequence[Run]) -> list[float]:
     return [100 * run.figures["MAP@R"] for run in runs]
 
 
-def judge_claims(values: Mapping[str, Sequence[float]]) -> list[JudgedClaim]:
-    """Judge both claims; ``values`` has MAP@R of the test in percent, by contestant and seed."""
-    means, texts = {}, {}
-    for name, of_seeds in values.items():
-        means[name] = float(np.mean(of_seeds))
-        texts[name] = f"{name} {format_mean(of_seeds)}"
-    count = len(values[GSP])
-    seeds = format_seed_count(count)
-    if count == 1:
+def judge_claims(map_at_r: Mapping[str, Sequence[float]]) -> list[JudgedClaim]:
+    """Judge both claims; ``map_at_r`` is of the test in percent, by contestant and seed."""
+    values = {
+        **map_at_r,
+        "GSP over GAP": np.subtract(map_at_r[GSP], map_at_r[GAP]),
+        "zero-shot over GSP": np.subtract(map_at_r[ZERO_SHOT], map_at_r[GSP]),
+        "zero-shot over GAP": np.subtract(map_at_r[ZERO_SHOT], map_at_r[GAP]),
+    }
+    seeds = format_seed_count(len(map_at_r[GSP]))
+    if len(map_at_r[GSP]) == 1:
         seeds += ", which is too few for a verdict"
-    gsp = (
-        f"{texts[GSP]}, {texts[GAP]}: {means[GSP] - means[GAP]:+.1f} points; {texts[DISTILLED]} has no background to "
-        f"leave out; {seeds}"
-    )
-    zero_shot = (
-        f"{texts[ZERO_SHOT]}: {means[ZERO_SHOT] - means[GSP]:+.1f} points over GSP, "
-        f"{means[ZERO_SHOT] - means[GAP]:+.1f} over GAP; {seeds}"
-    )
-    return [GSP_CLAIM.judge(values, gsp), ZERO_SHOT_CLAIM.judge(values, zero_shot)]
+    return [GSP_CLAIM.judge(values, seeds=seeds), ZERO_SHOT_CLAIM.judge(values, seeds=seeds)]
 
 
 def runs_table(runs: Mapping[str, Sequence[Run]]) -> Table:
     """Tabulate retrieval, pooling weights and contributions of all contestants."""
-    lines = []
+    rows, groups = [], []
     for name, of_seeds in runs.items():
-        rows = []
+        metrics = []
         for run in of_seeds:
             validation = np.array(run.curve)[1:, 1].max()
             cells = *run.in_cell.values(), *run.from_cell.values()
-            rows.append([run.figures["MAP@R"], run.figures["P@1"], validation, *cells])
-        entries = [words(name)]
-        for values in 100 * np.array(rows).T:
-            entries.append(mean_entry(values, digits=1))
-        entries += [words("")] * (len(COLUMNS) - len(entries))
-        lines.append(Line(entries, group="distilled" if name == DISTILLED else ""))
-    return Table(COLUMNS, lines, notes=[TABLE_NOTE])
+            metrics.append([run.figures["MAP@R"], run.figures["P@1"], validation, *cells])
+        rows.append([name, *(100 * np.array(metrics).T)])
+        groups.append("distilled" if name == DISTILLED else "")
+    return tabulate(COLUMNS, rows, digits=1, groups=groups, notes=[TABLE_NOTE])

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lookalike import data, objectives
-from lookalike._util.settings import check_settings
 from lookalike.data.collage import collage, sub_classes
 from lookalike.demo.pictures import Shots, draw, in_cell
 from lookalike.demo.training import Contestant
@@ -26,9 +25,9 @@ from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.pretrain import Pretrained, pretrain
 from lookalike_studies.collage.claims import DISTILLED, GAP, GSP, ZERO_SHOT, Run, judge_claims, percent, runs_table
 from lookalike_studies.collage.plots import draw_curves, draw_heat_maps
-from lookalike_studies.framework.context import Context
-from lookalike_studies.framework.seeds import check_seeds, format_mean
-from lookalike_studies.framework.study import Study, StudyResult, setting
+from lookalike_studies.framework.context import Context, Tick
+from lookalike_studies.framework.seeds import format_mean
+from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
 from lookalike_studies.framework.train_pictures import Plan, create_embedder, inspect_pooling, train_pictures
 from lookalike_studies.localisation.plots import Heat
 
@@ -42,7 +41,7 @@ CAPTIONS = {
 
 
 @dataclass(frozen=True)
-class Collage:
+class Collage(StudySettings):
     """Settings of the study."""
 
     split: str = setting("sub-classes that train/validate/test, or train/test")
@@ -68,8 +67,7 @@ class Collage:
     shown: int = setting("collages of training and of test in the figure", budget=True, least=1)
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        check_seeds(self.seeds)
+        super().__post_init__()
         sub_classes(self.split, self.split_seed)
         counts = self.pictures.split("/")
         if len(counts) != 3 or not all(count.isdecimal() and int(count) >= 2 for count in counts):
@@ -207,10 +205,9 @@ def _run(
     """Train and measure a contestant, or read it from the cache."""
     training, validation, test = (shots[split] for split in SPLITS)
 
-    def compute() -> dict[str, Any]:
+    def train(tick: Tick) -> dict[str, Any]:
         plan, held_out = settings.plan(contestant, seed), (validation.pixels, validation.labels)
-        with context.display.bar(settings.epoch * settings.epochs, f"{contestant.name}, seed {seed}", " steps") as tick:
-            trained = train_pictures(plan, backbone.weights, training.pixels, training.labels, held_out, tick)
+        trained = train_pictures(plan, backbone.weights, training.pixels, training.labels, held_out, tick)
         known = _take(training, choose(training, len(test.labels)))
         on_training = inspect_pooling(trained.embedder, known.pixels)
         on_test = inspect_pooling(trained.embedder, test.pixels)
@@ -231,7 +228,8 @@ def _run(
             "weights": np.concatenate([shown, on_test.weights[choose(test, settings.shown)]]),
         }
 
-    return Run(**context.cached(f"{contestant.name} {seed}", compute, ignore=("seeds",)))
+    steps, title = settings.epoch * settings.epochs, f"{contestant.name}, seed {seed}"
+    return Run(**context.train(f"{contestant.name} {seed}", steps, train, title=title, ignore=("seeds",)))
 
 
 def _share_in_cell(shares: NDArray[np.float32], cells: NDArray[np.int64]) -> float:

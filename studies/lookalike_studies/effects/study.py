@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from lookalike._util.settings import check_settings
 from lookalike._util.signals import RunFailed
 from lookalike.experiments.choices import parse_settings, split_top_level
 from lookalike.experiments.estimate import describe_estimate, estimate
@@ -35,7 +34,7 @@ from lookalike_studies.effects.measured import Measured
 from lookalike_studies.effects.runs import DRAWN, check_overrides, check_weights, differences, rows_for, single_letters
 from lookalike_studies.framework.outputs import differences_in_words
 from lookalike_studies.framework.seeds import mean_entry
-from lookalike_studies.framework.study import Study, StudyResult, setting
+from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +53,7 @@ Results = dict[int, list[Any]]  # by the number of the point: results of its mod
 
 
 @dataclass(frozen=True)
-class Effects:
+class Effects(StudySettings):
     """Settings of the study."""
 
     axis: tuple[str, ...] = setting("one or several of the axes, or all")
@@ -70,9 +69,7 @@ class Effects:
     set: str = setting("other settings of lookalike train, as 'size=128; lr=0.001'")
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        if not self.axis:
-            raise ValueError(f"axis must name at least one, got none; there are: {', '.join(axes())}")
+        super().__post_init__()
         for name in self.named:
             load_axis(name)
         if self.protocol != "axis":

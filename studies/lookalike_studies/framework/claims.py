@@ -1,12 +1,13 @@
 """Claims of the papers as data, and the rule that turns measurements into a verdict.
 
-A claim is a statement of a paper and the comparisons that it rests on:
+A claim is a statement of a paper, the comparisons that it rests on, and a text for what was measured:
 
     CLAIM = Claim(
         "GSP is ahead of GAP, and max pooling is no better than GAP",
         (Comparison("GSP", ">", "GAP", effect=0.17), Comparison("max", "alike", "GAP", tolerance=0.05)),
+        here="GSP {GSP:2}, GAP {GAP:2}, max {max:.3f}; {seeds}",  # see ``SeedValues`` for the formats
     )
-    CLAIM.judge({"GSP": [0.5, 0.6], "GAP": [0.3, 0.4], "max": [0.3, 0.41]}, here="GSP 0.55, GAP 0.35, max 0.355")
+    CLAIM.judge({"GSP": [0.5, 0.6], "GAP": [0.3, 0.4], "max": [0.3, 0.41]}, seeds="2 seeds")
 
 How a verdict comes about
 -------------------------
@@ -33,13 +34,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, isnan, nan
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from lookalike_studies.framework.seeds import format_mean
+
 Verdict = Literal["reproduced", "partly", "not reproduced", "not tested"]
 Relation = Literal[">", "<", "alike", "within"]
-Values = Mapping[str, Sequence[float] | float]  # by name: one number per seed, or a constant
+Values = Mapping[str, Any]  # by name: one number per seed, or a constant
 CONFIDENCE = 0.95  # one-sided
 
 
@@ -110,6 +113,37 @@ class Comparison:
         return Evidence(name, abs(difference), self.tolerance, inf, self.must)
 
 
+class SeedValues:
+    """Numbers of all seeds in the text of a claim.
+
+    >>> values = SeedValues([0.5, 0.7])
+    >>> f"{values}, {values:3}, {values:.2f}"  # mean and deviation with 1 digit, with 3 digits; mean
+    '0.6 ± 0.1, 0.600 ± 0.141, 0.60'
+    """
+
+    def __init__(self, values: Sequence[float] | float) -> None:
+        self.values = np.atleast_1d(values)
+
+    def __format__(self, spec: str) -> str:
+        if not spec or spec.isdecimal():
+            return format_mean(self.values.tolist(), int(spec or 1))
+        return format(float(self.values.mean()), spec)
+
+
+class Requirement(NamedTuple):
+    """A claim is tested only if a mean is large enough.
+
+    Attributes:
+        name: Name of the measured values.
+        least: Smallest allowed mean.
+        reason: Why the claim is not tested otherwise; a text as ``Claim.here``.
+    """
+
+    name: str
+    least: float
+    reason: str
+
+
 @dataclass(frozen=True)
 class Claim:
     """A statement of a paper and the comparisons that it rests on.
@@ -120,6 +154,9 @@ class Claim:
         weaker: The same in a weaker form: "partly" if only these hold, "not reproduced" only if one of these fails.
         reproduced_from: "partly" if a mean difference is smaller than this, although it counts.
         partly_from: "not reproduced" if a mean difference is smaller than this, although it counts.
+        here: Text about the measurements; ``{name}`` stands for the values of that name, see ``SeedValues``.
+        requires: "not tested" unless all of these are met.
+        partly_with_one_seed: A single seed is "partly" instead of "not tested" if it agrees with all comparisons.
     """
 
     paper: str
@@ -127,18 +164,28 @@ class Claim:
     weaker: tuple[Comparison, ...] = ()
     reproduced_from: float = -inf
     partly_from: float = -inf
+    here: str = ""
+    requires: tuple[Requirement, ...] = ()
+    partly_with_one_seed: bool = False
 
-    def judge(self, values: Values, here: str) -> JudgedClaim:
+    def judge(self, values: Values, **texts: str) -> JudgedClaim:
         """Compare measurements with the claim.
 
         Args:
             values: By name, one number per seed; a single number is the same for all seeds.
-            here: What was measured, as a sentence.
+            texts: Other words of ``here``.
 
         Returns:
-            The claim with its verdict. ``here`` also says what is contradicted, and what noise hides.
+            The claim with its verdict. Its ``here`` also says what is contradicted, and what noise hides.
         """
+        here = self.describe(values, **texts)
+        for requirement in self.requires:
+            if not np.mean(values[requirement.name]) >= requirement.least:
+                return JudgedClaim(self.paper, f"{here}; {_fill_in(requirement.reason, values, texts)}", "not tested")
         measured = [comparison.evidence(values) for comparison in self.comparisons]
+        agrees = all(evidence.difference > 0 for evidence in measured)
+        if self.partly_with_one_seed and agrees and isnan(measured[0].margin):
+            return JudgedClaim(self.paper, here, "partly")
         if self.weaker:
             weaker = [comparison.evidence(values) for comparison in self.weaker]
             verdict = graded_verdict(measured, weaker)
@@ -153,6 +200,10 @@ class Claim:
         elif verdict == "reproduced" and smallest < self.reproduced_from:
             verdict = "partly"
         return JudgedClaim(self.paper, here + remarks(measured), verdict)
+
+    def describe(self, values: Values, **texts: str) -> str:
+        """Fill measurements into the text ``here``."""
+        return _fill_in(self.here, values, texts)
 
     def not_tested(self, here: str) -> JudgedClaim:
         """Return the claim as "not tested", for the reason that ``here`` gives."""
@@ -208,6 +259,11 @@ class Evidence(NamedTuple):
     def excludes(self, effect: float) -> bool:
         """Return whether the true difference is surely smaller than ``effect``."""
         return self.difference + self.margin < effect
+
+
+def _fill_in(text: str, values: Values, texts: Mapping[str, str]) -> str:
+    samples = {name: SeedValues(of_seeds) for name, of_seeds in values.items()}
+    return text.format_map({**samples, **texts})
 
 
 @lru_cache

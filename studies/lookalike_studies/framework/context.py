@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lookalike._util.progress import Display
     from lookalike_studies.framework.study import Study
 
+Tick = Callable[[int], Any]  # called with the number of finished steps
 PARTS_VERSION = 2  # raise it when the same settings would give other parts
 OTHER_VALUES, SECONDS = "json", "seconds of the part"  # entries of a cache file beside the arrays
 
@@ -80,6 +81,34 @@ class Context:
         values = dict(compute())
         _write_part(file, values, time.monotonic() - started)
         return _read_part(file)[0]
+
+    def train(
+        self,
+        name: str,
+        steps: int,
+        train: Callable[[Tick], Mapping[str, Any]],
+        *,
+        title: str = "",
+        ignore: Collection[str] = (),
+    ) -> dict[str, Any]:
+        """Train a part of the study behind a progress bar, or read it from the cache.
+
+        Args:
+            name: Name of the part, as in ``cached``.
+            steps: Length of the bar.
+            train: Trains and measures; calls its argument with the number of finished steps.
+            title: Title of the bar; "": the name.
+            ignore: As in ``cached``.
+
+        Returns:
+            What ``train`` returns, as read from the cache.
+        """
+
+        def compute() -> Mapping[str, Any]:
+            with self.display.bar(steps, title or name, " steps") as tick:
+                return train(tick)
+
+        return self.cached(name, compute, ignore=ignore)
 
 
 def create_context(study: Study, settings: Any, out: Path, display: Display, data: str | None = None) -> Context:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 import yaml
 
-from lookalike._util.settings import Bounds
+from lookalike._util.settings import Bounds, check_settings
 from lookalike._util.suggestions import did_you_mean
 from lookalike_studies.framework.claims import JudgedClaim
+from lookalike_studies.framework.seeds import check_seeds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,6 +33,7 @@ def setting(
     explanation: str,
     *,
     budget: bool = False,
+    may_be_empty: bool = False,
     least: float | None = None,
     above: float | None = None,
     up_to: float | None = None,
@@ -42,16 +44,30 @@ def setting(
     Args:
         explanation: Help text.
         budget: Marks steps, samples and seeds, which ``--quick`` may lower.
+        may_be_empty: Allows a tuple without entries.
         least: Smallest allowed number.
         above: Numbers must be larger than this.
         up_to: Largest allowed number.
         below: Numbers must be smaller than this.
 
     Returns:
-        A ``dataclasses.field`` for ``lookalike._util.settings.check_settings``.
+        A ``dataclasses.field`` for ``StudySettings``.
     """
     bounds = Bounds(least, above, up_to, below)
-    return field(metadata={"help": explanation, "budget": budget, "bounds": bounds})
+    return field(metadata={"help": explanation, "budget": budget, "may_be_empty": may_be_empty, "bounds": bounds})
+
+
+class StudySettings:
+    """Base of the settings of all studies: checks types, bounds, seeds and empty tuples."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        for entry in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
+            value = getattr(self, entry.name)
+            if isinstance(value, tuple) and entry.name.endswith("seeds"):
+                check_seeds(value, entry.name)
+            elif value == () and not entry.metadata["may_be_empty"]:
+                raise ValueError(f"{entry.name} must name at least one, got none")
 
 
 @dataclass

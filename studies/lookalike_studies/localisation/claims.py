@@ -5,15 +5,19 @@ if a difference of 0.05 can be excluded: a third of what a first try saw of GSP 
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from lookalike.demo.training import Outcome
-from lookalike.report.tables import Column, Entry, Line, Table, words
-from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim, Values
-from lookalike_studies.framework.seeds import format_mean, mean_entry
+from lookalike.report.tables import Column, Table
+from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim
+from lookalike_studies.framework.tables import tabulate
 from lookalike_studies.localisation.masks import Located
 
 CELL = "cell"  # the mask that the claims speak of
 LEAST, EFFECT, NEAR = 0.01, 0.05, 0.08
+TEXT = "{name}: share {{{name} share:3}}, pointing {{{name} pointing:3}}"
 
 
 def larger(left: str, right: str, name: str) -> Comparison:
@@ -21,24 +25,22 @@ def larger(left: str, right: str, name: str) -> Comparison:
     return Comparison(left, ">", right, name, least=LEAST, effect=EFFECT)
 
 
-def selects_better(one: str, other: str, reason: str) -> tuple[Claim, tuple[str, ...]]:
+def selects_better(one: str, other: str, reason: str) -> Claim:
     """Create the claim that one pooling selects better than another."""
     comparisons = (
         larger(f"{one} share", f"{other} share", "share"),
         larger(f"{one} pointing", f"{other} pointing", "pointing"),
     )
-    return Claim(f"{one} selects better than {other}: {reason}", comparisons), (one, other)
+    here = f"{TEXT.format(name=one)}; {TEXT.format(name=other)}"
+    return Claim(f"{one} selects better than {other}: {reason}", comparisons, here=here)
 
 
 LEARNT = "GSP, learnt share"
-# Claims, and the poolings that their text lists.
-CLAIMS: tuple[tuple[Claim, tuple[str, ...]], ...] = (
-    (
-        Claim(
-            "beyond the papers: GSP's weights point at the object without ever seeing a box",
-            (larger("GSP share", "chance", "share"), larger("GSP pointing", "chance", "pointing")),
-        ),
-        ("GSP",),
+CLAIMS = (
+    Claim(
+        "beyond the papers: GSP's weights point at the object without ever seeing a box",
+        (larger("GSP share", "chance", "share"), larger("GSP pointing", "chance", "pointing")),
+        here=f"{TEXT.format(name='GSP')}; by chance {{chance:.3f}}",
     ),
     selects_better("GSP", "CroW", "magnitude does not tell nuisance from object (section 5.3.5)"),
     selects_better("GSP", "DeLF", "attention lacks explicit control (section 5.3.5)"),
@@ -46,18 +48,16 @@ CLAIMS: tuple[tuple[Claim, tuple[str, ...]], ...] = (
     selects_better(LEARNT, "GSP", "not in the papers"),
     selects_better(LEARNT, "attention", "not in the papers"),
 )
-DRAWN_CLAIM = (  # only for drawn letters
-    Claim(
-        "a first try: of the weight lies in the true cell 0.25 by chance, 0.39 with GSP, 0.63 with attention",
-        (
-            larger("GSP share", "chance", "GSP above chance"),
-            larger("attention share", "GSP share", "attention above GSP"),
-            Comparison("average pooling share", "within", 0.25, "average pooling 0.25", tolerance=NEAR),
-            Comparison("GSP share", "within", 0.39, "GSP 0.39", tolerance=NEAR),
-            Comparison("attention share", "within", 0.63, "attention 0.63", tolerance=NEAR),
-        ),
+DRAWN_CLAIM = Claim(  # only for drawn letters
+    "a first try: of the weight lies in the true cell 0.25 by chance, 0.39 with GSP, 0.63 with attention",
+    (
+        larger("GSP share", "chance", "GSP above chance"),
+        larger("attention share", "GSP share", "attention above GSP"),
+        Comparison("average pooling share", "within", 0.25, "average pooling 0.25", tolerance=NEAR),
+        Comparison("GSP share", "within", 0.39, "GSP 0.39", tolerance=NEAR),
+        Comparison("attention share", "within", 0.63, "attention 0.63", tolerance=NEAR),
     ),
-    ("average pooling", "GSP", "attention"),
+    here="; ".join(TEXT.format(name=name) for name in ("average pooling", "GSP", "attention")),
 )
 
 
@@ -74,20 +74,13 @@ def claims(
     Returns:
         The claims with their verdicts.
     """
-    shares: dict[str, list[float]] = {}
+    values: dict[str, Any] = {"chance": chance[CELL]}
     for name, by_seed in locations.items():
-        shares[f"{name} share"] = [located.share[CELL] for located in by_seed]
-        shares[f"{name} pointing"] = [located.pointing[CELL] for located in by_seed]
-    values: Values = {**shares, "chance": chance[CELL]}
-    judged = []
-    for claim, names in [*CLAIMS, DRAWN_CLAIM] if is_drawn else CLAIMS:
-        texts = []
-        for name in names:
-            share, pointing = shares[f"{name} share"], shares[f"{name} pointing"]
-            texts.append(f"{name}: share {format_mean(share, 3)}, pointing {format_mean(pointing, 3)}")
-        if len(names) == 1:
-            texts.append(f"by chance {chance[CELL]:.3f}")
-        judged.append(claim.judge(values, "; ".join(texts)))
+        values[f"{name} share"] = [located.share[CELL] for located in by_seed]
+        values[f"{name} pointing"] = [located.pointing[CELL] for located in by_seed]
+    judged = [claim.judge(values) for claim in CLAIMS]
+    if is_drawn:
+        judged.append(DRAWN_CLAIM.judge(values))
     return judged
 
 
@@ -97,31 +90,26 @@ def table(
     rates: Mapping[str, float],
     chance: Mapping[str, float],
 ) -> Table:
-    """Create the table of all poolings; the arguments are those of ``claims``, by pooling.
+    """Tabulate learning rate, MAP@R, and share and pointing for every mask, by pooling.
 
     Args:
-        locations: What was measured with each seed.
-        outcomes: The trained models.
-        rates: The chosen learning rates.
+        locations: By pooling, what was measured with each seed.
+        outcomes: By pooling, the trained models.
+        rates: By pooling, the chosen learning rate.
         chance: By mask, the share of the pictures that it covers.
 
     Returns:
-        Learning rate, MAP@R, and share and pointing for every mask.
+        The table.
     """
-    columns = [Column("pooling", "left"), Column("rate"), Column("MAP@R", best="most")]
+    columns = ["pooling", "rate", Column("MAP@R", best="most")]
     for mask in chance:
         columns += [Column(f"share in {mask}", best="most"), Column(f"points at {mask}", best="most")]
-    lines = []
+    rows = []
     for name, by_seed in locations.items():
-        map_at_r = [outcome.metrics["MAP@R"] for outcome in outcomes[name]]
-        entries = [words(name), words(f"{rates[name]:g}"), _percent(map_at_r)]
+        shares = [[outcome.metrics["MAP@R"] for outcome in outcomes[name]]]
         for mask in chance:
-            entries.append(_percent([located.share[mask] for located in by_seed]))
-            entries.append(_percent([located.pointing[mask] for located in by_seed]))
-        lines.append(Line(entries))
+            shares.append([located.share[mask] for located in by_seed])
+            shares.append([located.pointing[mask] for located in by_seed])
+        rows.append([name, f"{rates[name]:g}", *(100 * np.array(shares))])
     covered = ", ".join(f"{mask} {100 * share:.1f}" for mask, share in chance.items())
-    return Table(columns, lines, notes=[f"percent, on unseen classes; by chance: {covered}"])
-
-
-def _percent(shares: Sequence[float]) -> Entry:
-    return mean_entry([100 * share for share in shares], digits=1)
+    return tabulate(columns, rows, digits=1, notes=[f"percent, on unseen classes; by chance: {covered}"])

@@ -16,14 +16,13 @@ import numpy as np
 import torch
 
 from lookalike import data
-from lookalike._util.settings import check_settings
 from lookalike.data.glyphs import GlyphReader, glyphs
 from lookalike.data.pictures import Pictures
 from lookalike.demo.pictures import Shots, draw
 from lookalike.demo.training import LEARNT_SHARE, Budget, Contestant, Outcome, pretrain_letters, train_contestant
-from lookalike_studies.framework.context import Context
-from lookalike_studies.framework.seeds import check_seeds, format_seed_count
-from lookalike_studies.framework.study import Study, StudyResult, setting
+from lookalike_studies.framework.context import Context, Tick
+from lookalike_studies.framework.seeds import format_seed_count
+from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
 from lookalike_studies.localisation.claims import CELL, claims, table
 from lookalike_studies.localisation.masks import Located, Masks, box_of, cell_masks, letter_mask, located, spread
 from lookalike_studies.localisation.plots import Heat, bars, heat_maps
@@ -35,7 +34,7 @@ DRAWN_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
-class Localisation:
+class Localisation(StudySettings):
     """Settings of the study."""
 
     steps: int = setting("of every pooling, rate and seed", budget=True, least=1)
@@ -49,12 +48,6 @@ class Localisation:
     sharpness: float = setting("epsilon of GSP", above=0)
     prototypes: int = setting("m of GSP", least=1)
     shown: int = setting("pictures in the figure of heat maps", budget=True, least=1)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        check_seeds(self.seeds)
-        if not self.rates:
-            raise ValueError("rates must name at least one, got none")
 
     @property
     def budget(self) -> Budget:
@@ -195,12 +188,12 @@ def _draw(pictures: Pictures, context: Context, name: str) -> Shots:
 def _pretrain(seed: int, alone: Shots, budget: Budget, context: Context) -> Network:
     """Train the network from which all poolings of a seed start."""
 
-    def compute() -> dict[str, Any]:
-        with context.display.bar(budget.letter_steps, f"alone, seed {seed}", " steps") as tick:
-            weights = pretrain_letters(alone, seed, budget, tick)
+    def train(tick: Tick) -> dict[str, Any]:
+        weights = pretrain_letters(alone, seed, budget, tick)
         return {name: tensor.numpy() for name, tensor in weights.items()}
 
-    arrays = context.cached(f"network {seed}", compute, ignore=AFTERWARDS)
+    title = f"alone, seed {seed}"
+    arrays = context.train(f"network {seed}", budget.letter_steps, train, title=title, ignore=AFTERWARDS)
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
@@ -209,19 +202,20 @@ def _train(
 ) -> tuple[float, list[Outcome]]:
     """Choose the rate by held-out classes and the first seed; return it with the outcomes of all seeds."""
 
-    def train(rate: float, seed: int) -> Outcome:
-        def compute() -> dict[str, Any]:
-            with context.display.bar(budget.steps, f"{contestant.name}, rate {rate:g}, seed {seed}", " steps") as tick:
-                outcome = train_contestant(
-                    contestant, rate, seed, networks[seed], shots["train"], shots["test"], budget, tick
-                )
-            return outcome._asdict()
+    def run_one(rate: float, seed: int) -> Outcome:
+        def train(tick: Tick) -> dict[str, Any]:
+            pictures = shots["train"], shots["test"]
+            return train_contestant(contestant, rate, seed, networks[seed], *pictures, budget, tick)._asdict()
 
-        return Outcome(**context.cached(f"{contestant.name} {rate:g} {seed}", compute, ignore=AFTERWARDS))
+        name, title = f"{contestant.name} {rate:g} {seed}", f"{contestant.name}, rate {rate:g}, seed {seed}"
+        return Outcome(**context.train(name, budget.steps, train, title=title, ignore=AFTERWARDS))
 
-    by_rate = {rate: train(rate, budget.seeds[0]) for rate in budget.rates}
+    by_rate = {rate: run_one(rate, budget.seeds[0]) for rate in budget.rates}
     best = max(by_rate, key=lambda rate: by_rate[rate].curve[-1][1])
-    return best, [by_rate[best], *(train(best, seed) for seed in budget.seeds[1:])]
+    outcomes = [by_rate[best]]
+    for seed in budget.seeds[1:]:
+        outcomes.append(run_one(best, seed))
+    return best, outcomes
 
 
 def _over_seeds(seeds: tuple[int, ...]) -> str:

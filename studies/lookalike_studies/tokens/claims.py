@@ -1,15 +1,16 @@
 """Measurements, claims and tables of the study ``tokens``. MAP@R and overlap are in percent."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from lookalike.report.tables import Column, Line, Table, number, words
+from lookalike.report.tables import Column, Table
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim
 from lookalike_studies.framework.hulls import class_hulls, overlap
-from lookalike_studies.framework.seeds import format_mean, mean_entry
+from lookalike_studies.framework.tables import tabulate
 from lookalike_studies.tokens.model import Run, Samples, Tokens, Trained, draw_samples, pool
 
 GAP, GSP = "average", "gsp"
@@ -19,12 +20,16 @@ GAIN = Claim(
     (Comparison(GSP, ">", GAP, name="GSP > GAP", effect=5.0),),
     reproduced_from=50.0,
     partly_from=5.0,
+    here="{reading}: {average} with GAP (margin {margin of GAP:g}), {gsp} with GSP (margin {margin of GSP:g}): "
+    "{gain:+.1f} points; {pooling}; {seeds}",
 )
 # Overlap: mean common area of two classes, in percent of the smaller hull.
 SEPARATED, OVERLAPPING = 1.0, 5.0
 HULLS = Claim(
     "class hulls overlap with GAP and are well separated with GSP (Figure 5.4)",
     (Comparison(GAP, ">", GSP, name="less overlap with GSP", least=SEPARATED, effect=OVERLAPPING),),
+    here="{reading}: two hulls have {average} % of the smaller in common with GAP, {gsp} % with GSP; "
+    "{pairs with GAP:.0f} % and {pairs with GSP:.0f} % of the pairs overlap at all",
 )
 NOTE = (
     "The authors give neither the loss and its margin nor m, keep and sharpness. The loss here is C2 on plain "
@@ -110,38 +115,25 @@ def judge_claims(results: Results, published_margin: float) -> list[JudgedClaim]
     readings = {"margin chosen by validation": results.best_margin, "margin published": published}
     gains, hulls = [], []
     for reading, margins in readings.items():
-        values = results.by_pooling(margins, "MAP@R")
-        points = np.mean(values[GSP]) - np.mean(values[GAP])
-        gsp_runs = results.at(GSP, margins[GSP])
-        seeds = "1 seed" if len(gsp_runs) == 1 else f"{len(gsp_runs)} seeds"
-        here = (
-            f"{reading}: {format_mean(values[GAP])} with GAP (margin {margins[GAP]:g}), "
-            f"{format_mean(values[GSP])} with GSP (margin {margins[GSP]:g}): {points:+.1f} points; "
-            f"{describe(gsp_runs[0].run)}; {seeds}"
-        )
-        gains.append(GAIN.judge(values, here))
-        values = results.by_pooling(margins, "overlap")
+        values: dict[str, Any] = dict(results.by_pooling(margins, "MAP@R"))
+        values |= {"margin of GAP": margins[GAP], "margin of GSP": margins[GSP]}
+        values["gain"] = np.subtract(values[GSP], values[GAP])
+        runs = results.at(GSP, margins[GSP])
+        seeds = "1 seed" if len(runs) == 1 else f"{len(runs)} seeds"
+        gains.append(GAIN.judge(values, reading=reading, pooling=describe(runs[0].run), seeds=seeds))
         pairs = results.by_pooling(margins, "overlapping pairs")
-        here = (
-            f"{reading}: two hulls have {format_mean(values[GAP])} % of the smaller in common with GAP, "
-            f"{format_mean(values[GSP])} % with GSP; {np.mean(pairs[GAP]):.0f} % and {np.mean(pairs[GSP]):.0f} % "
-            "of the pairs overlap at all"
-        )
-        hulls.append(judge_hulls(values, here))
+        values = {**results.by_pooling(margins, "overlap"), "pairs with GAP": pairs[GAP], "pairs with GSP": pairs[GSP]}
+        hulls.append(judge_hulls(values, reading))
     return gains + hulls
 
 
-def judge_hulls(values: Mapping[str, Sequence[float]], here: str) -> JudgedClaim:
+def judge_hulls(values: Mapping[str, Sequence[float]], reading: str) -> JudgedClaim:
     """Judge overlaps: "reproduced" as the claim says, "partly" if GSP at least halves the overlap."""
-    judged = HULLS.judge(values, here)
-    if judged.verdict != "reproduced":
-        return judged
+    judged = HULLS.judge(values, reading=reading)
     gap, gsp = float(np.mean(values[GAP])), float(np.mean(values[GSP]))
-    if gap >= OVERLAPPING and gsp < SEPARATED:
+    if judged.verdict != "reproduced" or (gap >= OVERLAPPING and gsp < SEPARATED):
         return judged
-    if gsp < gap / 2:
-        return JudgedClaim(judged.paper, judged.here, "partly")
-    return JudgedClaim(judged.paper, judged.here, "not reproduced")
+    return replace(judged, verdict="partly" if gsp < gap / 2 else "not reproduced")
 
 
 def describe(run: Run) -> str:
@@ -173,7 +165,7 @@ def write_notes(results: Results, settings: Tokens) -> list[str]:
 
 def margin_table(results: Results, published_margin: float) -> Table:
     """Tabulate all metrics by margin and pooling."""
-    lines = []
+    rows, groups = [], []
     for margin in results.margins:
         for pooling in (GAP, GSP):
             label = f"{margin:g}"
@@ -184,17 +176,18 @@ def margin_table(results: Results, published_margin: float) -> Table:
             title = describe(results.at(pooling, margin)[0].run)
             if pooling == GSP:
                 title = f"GSP, {title}"
-            numbers = [mean_entry(results.percent(pooling, margin, metric)) for metric in METRICS]
-            lines.append(Line([words(label), words(title), *numbers], group=f"{margin:g}"))
-    return Table([Column("margin", "left"), Column("pooling", "left"), *METRICS.values()], lines, notes=[TABLE_NOTE])
+            rows.append([label, title, *[results.percent(pooling, margin, metric) for metric in METRICS]])
+            groups.append(f"{margin:g}")
+    columns = ["margin", Column("pooling", "left"), *METRICS.values()]
+    return tabulate(columns, rows, groups=groups, notes=[TABLE_NOTE])
 
 
 def search_table(grid: Sequence[Run], validation: Sequence[float]) -> Table:
     """Tabulate the validation of every combination that was tried."""
-    columns = [Column("margin", "left"), Column("m"), Column("keep"), Column("sharpness")]
-    columns.append(Column("validation MAP@R", best="most"))
-    lines = []
-    for run, value in zip(grid, validation, strict=True):
-        settings = [words(f"{value:g}") for value in (run.margin, run.prototypes, run.keep, run.sharpness)]
-        lines.append(Line([*settings, number(100 * value)], group=f"{run.margin:g}"))
-    return Table(columns, lines, title="Choosing m, keep and sharpness for each margin")
+    rows, groups = [], []
+    for run, map_at_r in zip(grid, validation, strict=True):
+        settings = [f"{value:g}" for value in (run.margin, run.prototypes, run.keep, run.sharpness)]
+        rows.append([*settings, 100 * map_at_r])
+        groups.append(f"{run.margin:g}")
+    columns = ["margin", "m", "keep", "sharpness", Column("validation MAP@R", best="most")]
+    return tabulate(columns, rows, groups=groups, title="Choosing m, keep and sharpness for each margin")

@@ -13,7 +13,7 @@ is computed once for each token and looked up; ``partial_transport`` does the re
 Reference: section 5.3.1 of Gürbüz's thesis.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,14 +23,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lookalike import objectives
-from lookalike._util.settings import check_settings
 from lookalike.geometry import clip, greedy_k_centre
 from lookalike.objectives import Loss
 from lookalike.pooling.transport import partial_transport
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.loop import fit
-from lookalike_studies.framework.seeds import check_seeds
-from lookalike_studies.framework.study import setting
+from lookalike_studies.framework.context import Tick
+from lookalike_studies.framework.study import StudySettings, setting
 
 SEARCH_SEED = 1000  # of the runs that choose m, keep and sharpness
 JITTER = 1e-3  # added to prototypes that start at tokens: at a distance of 0 there is no gradient
@@ -38,7 +37,7 @@ Points = NDArray[np.float32]  # (n, 2)
 
 
 @dataclass(frozen=True)
-class Tokens:
+class Tokens(StudySettings):
     """Settings of the study."""
 
     classes: int = setting("classes", least=2)
@@ -64,11 +63,7 @@ class Tokens:
     seeds: tuple[int, ...] = setting("of the runs that count", budget=True)
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        check_seeds(self.seeds)
-        for name in ("margins", "prototypes", "keep", "sharpness"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} must name at least one, got none")
+        super().__post_init__()
         if max(self.prototypes) > self.total:
             raise ValueError(f"prototypes must be at most {self.total}, the number of tokens, got {self.prototypes}")
         if SEARCH_SEED in self.seeds:
@@ -191,7 +186,7 @@ def create_stack(runs: Sequence[Run], settings: Tokens) -> Stack:
     return Stack(runs, torch.stack(tokens), prototypes)
 
 
-def train(runs: Sequence[Run], settings: Tokens, epochs: int, tick: Callable[[int], None]) -> list[Trained]:
+def train(runs: Sequence[Run], settings: Tokens, epochs: int, tick: Tick) -> list[Trained]:
     """Train all runs at once; each ends by itself after ``patience`` epochs without improvement.
 
     Args:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from lookalike_studies.framework.context import Context
+from lookalike_studies.framework.context import Context, Tick
 from lookalike_studies.framework.study import Study, StudyResult
 from lookalike_studies.tokens import claims, plots
 from lookalike_studies.tokens.claims import GAP, GSP, Results
@@ -82,16 +82,15 @@ def run(settings: Tokens, context: Context) -> StudyResult:
 def _train(name: str, runs: Sequence[Run], settings: Tokens, epochs: int, context: Context) -> list[Trained]:
     """Train runs, or read them from the cache."""
 
-    def compute() -> dict[str, Any]:
-        with context.display.bar(len(runs) * epochs * settings.epoch, name, " steps") as tick:
-            outcomes = train(runs, settings, epochs, tick)
+    def compute(tick: Tick) -> dict[str, Any]:
+        outcomes = train(runs, settings, epochs, tick)
         content: dict[str, Any] = {"curves": [outcome.curve for outcome in outcomes]}
         for i, outcome in enumerate(outcomes):
             for field, points in zip(Trained._fields[1:], outcome[1:], strict=True):
                 content[f"{field} {i}"] = points
         return content
 
-    cached = context.cached(name, compute)
+    cached = context.train(name, len(runs) * epochs * settings.epoch, compute)
     outcomes = []
     for i, curve in enumerate(cached["curves"]):
         outcomes.append(Trained(curve, *[cached[f"{field} {i}"] for field in Trained._fields[1:]]))

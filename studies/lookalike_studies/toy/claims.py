@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from lookalike.report.tables import Column, Line, Table, number, words
+from lookalike.report.tables import Table
 from lookalike_studies.framework.claims import Verdict
+from lookalike_studies.framework.tables import tabulate
 from lookalike_studies.toy.weights import AVERAGE, PROGRAMME, SIDE, Spread, smoothed
 
 PAPER = "the linear programme drops true pixels, the smoothed one does not (Figure 5.2, without numbers)"
@@ -60,17 +61,9 @@ def describe(spreads: dict[str, Spread], pixels: int, keep: float, ladder: Seque
 
 def spread_table(spreads: dict[str, Spread]) -> Table:
     """Create the table of all weights."""
-    titles = ("on the object", "dropped", "starved", "least", "most")
-    lines = []
+    columns = ("weights", "on the object", "dropped", "starved", "least", "most")
+    rows = []
     for name, spread in spreads.items():
-        entries = [
-            words(name),
-            number(100 * spread.on_object, digits=1),
-            number(spread.dropped, digits=0),
-            number(spread.starved, digits=0),
-            number(spread.least),
-            number(spread.most),
-        ]
-        lines.append(Line(entries))
+        rows.append([name, 100 * spread.on_object, *spread[1:]])
     note = "on the object: percent of the weight; least and most of an object pixel, in fair shares"
-    return Table([Column("weights", "left"), *map(Column, titles)], lines, notes=[note])
+    return tabulate(columns, rows, digits=(1, 0, 0, 2, 2), notes=[note])

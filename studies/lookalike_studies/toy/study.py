@@ -12,10 +12,9 @@ Reference: Figure 5.2 of Gürbüz's thesis, which gives neither its noise nor it
 
 from dataclasses import dataclass
 
-from lookalike._util.settings import check_settings
 from lookalike_studies.framework.claims import JudgedClaim
 from lookalike_studies.framework.context import Context
-from lookalike_studies.framework.study import Study, StudyResult, setting
+from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
 from lookalike_studies.toy.claims import PAPER, describe, judge, spread_table
 from lookalike_studies.toy.plots import draw
 from lookalike_studies.toy.weights import (
@@ -30,7 +29,7 @@ from lookalike_studies.toy.weights import (
 
 
 @dataclass(frozen=True)
-class Toy:
+class Toy(StudySettings):
     """Settings of the study."""
 
     keep: float = setting("share of the map to keep, mu; half of it is object", above=0, up_to=1)
@@ -40,7 +39,7 @@ class Toy:
     maps: int = setting("other maps for each noise, to see how much it matters", budget=True, least=1)
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         toy_weights(toy_cost(toy_map(self.seed, self.noise)[0]), self.keep, ())  # refuses a keep that is too small
 
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from lookalike.report.tables import Column, Entry, Line, Table, number, words
+from lookalike.report.tables import Column, Entry, Table, number
 from lookalike_studies.framework.claims import JudgedClaim, Verdict, compare, remarks
-from lookalike_studies.framework.seeds import format_mean, format_seed_count, mean_entry, sample_std
+from lookalike_studies.framework.seeds import format_mean, format_seed_count, sample_std
+from lookalike_studies.framework.tables import tabulate
 from lookalike_studies.zero_shot_prediction.prediction import DISTANCES, Accuracy, Ridge, Run
 
 BEFORE, PLAIN, ZERO_SHOT = "before training", "without zero-shot loss", "with zero-shot loss"
@@ -84,24 +85,22 @@ def judge_claim(scores: ByNetwork, ridge: Ridge, chance: float, source: str | No
 
 def scores_table(scores: Scores, runs: Mapping[str, Sequence[Run]]) -> Table:
     """Tabulate accuracies, MAP@R and spread of the histograms by network."""
-    columns = [Column("", "left")]
-    permuted = [words(PERMUTED)]
+    columns: list[str | Column] = [""]
+    permuted: list[Any] = [PERMUTED]
     for ridge, by_network in scores.items():
         for distance in DISTANCES:
             columns.append(Column(f"{distance}, {ridge}", best="most"))
             permuted.append(_unranked(_permuted(by_network, distance)))
-    columns += [Column("MAP@R", best="most"), Column("spread of the histograms")]
-    lines = []
+    columns += [Column("MAP@R", best="most"), "spread of the histograms"]
+    rows: list[list[Any]] = []
     for name in (PLAIN, ZERO_SHOT, BEFORE):
         values = [by_network[name][distance].right for by_network in scores.values() for distance in DISTANCES]
         values.append([100 * run.map_at_r for run in runs[name]])
         values.append([100 * float(run.histograms.std(0).mean()) for run in runs[name]])
-        if name == BEFORE:
-            lines.append(Line([words(name), *map(_unranked, values)], group="control"))
-        else:
-            lines.append(Line([words(name), *[mean_entry(of_seeds, digits=1) for of_seeds in values]]))
-    lines.append(Line([*permuted, number(None), number(None)], group="control"))
-    return Table(columns, lines, notes=[TABLE_NOTE])
+        rows.append([name, *values])
+    rows[2][1:] = map(_unranked, rows[2][1:])
+    rows.append([*permuted, None, None])
+    return tabulate(columns, rows, digits=1, groups=("", "", "control", "control"), notes=[TABLE_NOTE])
 
 
 def collect_numbers(scores: Scores, runs: Mapping[str, Sequence[Run]], seeds: Sequence[int]) -> list[dict[str, Any]]:

@@ -19,15 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lookalike import objectives
-from lookalike._util.settings import check_settings
 from lookalike.data.pictures import Pictures
 from lookalike.models import Embedder, create_backbone
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.pretrain import pretrain, read_pixels
 from lookalike_studies.framework.class_pictures import class_pictures
-from lookalike_studies.framework.context import Context
-from lookalike_studies.framework.seeds import check_seeds
-from lookalike_studies.framework.study import Study, StudyResult, setting
+from lookalike_studies.framework.context import Context, Tick
+from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
 from lookalike_studies.framework.train_pictures import Plan, create_embedder, inspect_pooling, train_pictures
 from lookalike_studies.zero_shot_prediction import claims, plots
 from lookalike_studies.zero_shot_prediction.claims import BEFORE, PLAIN, ZERO_SHOT
@@ -47,11 +45,11 @@ NOT_IN_TRAINING = ("seeds", "splits", "relative_ridge")  # settings that no netw
 
 
 @dataclass(frozen=True)
-class ZeroShotPrediction:
+class ZeroShotPrediction(StudySettings):
     """Settings of the study."""
 
     classes: int = setting("number of classes, the first of the data unless named", least=4)
-    names: tuple[str, ...] = setting("classes, instead of the first ones")
+    names: tuple[str, ...] = setting("classes, instead of the first ones", may_be_empty=True)
     dim: int = setting("size of the embedding", least=1)
     loss: str = setting("beside the zero-shot loss")
     preset: str = setting("data set whose settings the loss has")
@@ -73,8 +71,7 @@ class ZeroShotPrediction:
     shown: int = setting("pictures of each class on which prototypes are coloured", budget=True, least=1)
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        check_seeds(self.seeds)
+        super().__post_init__()
         if self.names and len(self.names) < 4:
             raise ValueError(f"names must be of at least four classes, two in each half, got {', '.join(self.names)}")
         objectives.create(self.loss, 2, self.dim, preset=self.preset)  # checks their names
@@ -199,12 +196,12 @@ def _train(
 ) -> Run:
     """Train and measure a network, or read it from the cache."""
 
-    def compute() -> dict[str, Any]:
-        with context.display.bar(plan.epoch, f"{name}, seed {plan.seed}", " steps") as tick:
-            trained = train_pictures(plan, weights, pixels, labels, tick=tick)
+    def train(tick: Tick) -> dict[str, Any]:
+        trained = train_pictures(plan, weights, pixels, labels, tick=tick)
         return measured.measure(trained.embedder, trained.losses[-1])
 
-    return Run(**context.cached(f"{name} {plan.seed}", compute, ignore=NOT_IN_TRAINING))
+    title = f"{name}, seed {plan.seed}"
+    return Run(**context.train(f"{name} {plan.seed}", plan.epoch, train, title=title, ignore=NOT_IN_TRAINING))
 
 
 STUDY = Study(
