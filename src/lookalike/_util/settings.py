@@ -115,7 +115,7 @@ def _check(name: str, value: Any, annotation: Any, bounds: Bounds) -> None:
     kinds = [annotation]
     if get_origin(annotation) in (Union, UnionType):
         kinds = list(get_args(annotation))
-    choices = _choices(kinds)
+    choices = choices_of(annotation)
     if value in choices or (value is None and NoneType in kinds):
         return
     if choices:
@@ -142,11 +142,12 @@ def _check_entries(name: str, values: Any, annotation: Any, bounds: Bounds) -> N
             _check(f"every one of {name}", value, kinds[0], bounds)
 
 
-def _choices(kinds: list[Any]) -> list[Any]:
-    for kind in kinds:
+def choices_of(annotation: Any) -> tuple[Any, ...]:
+    """Return the values of a ``Literal`` or of an optional one, else nothing."""
+    for kind in (annotation, *get_args(annotation)):
         if get_origin(kind) is Literal:
-            return list(get_args(kind))
-    return []
+            return get_args(kind)
+    return ()
 
 
 def _accepts(kind: Any, value: Any) -> bool:

@@ -4,24 +4,17 @@ import re
 from collections.abc import Collection
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
+from lookalike._util.settings import EXPECTED, choices_of
 from lookalike._util.suggestions import did_you_mean
 
-TYPE_NAMES = {int: "a whole number", float: "a number", str: "a text", Path: "a path", dict: "settings by name"}
+TYPE_NAMES = {**EXPECTED, Path: "a path"}
 
 
 def option_name(field_name: str) -> str:
     """The option of a setting: ``--batch-size`` for ``batch_size``."""
     return f"--{field_name.replace('_', '-')}"
-
-
-def choices_of(annotation: Any) -> tuple[str, ...]:
-    """The values of a ``Literal`` or of an optional one, else nothing."""
-    for member in (annotation, *get_args(annotation)):
-        if get_origin(member) is Literal:
-            return get_args(member)
-    return ()
 
 
 def explain_error(message: str, settings_type: type[Any], flags: Collection[str]) -> str:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hint
 
 from jsonargparse import ActionYesNo, ArgumentParser
 
-from lookalike._util.settings import check_settings
-from lookalike.cli.argument_errors import choices_of, explain_error, option_name
+from lookalike._util.settings import check_settings, choices_of
+from lookalike.cli.argument_errors import explain_error, option_name
 from lookalike.cli.config_file import UsageError, read_config
 
 __all__ = ["JSON", "REQUIRED", "UsageError", "parse"]

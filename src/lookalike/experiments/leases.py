@@ -9,10 +9,11 @@ A lease names its process. If that process ran on this host and is gone, the lea
 """
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from secrets import token_hex
 from typing import NamedTuple
@@ -41,6 +42,15 @@ class Lease:
     def discard(self) -> None:
         """Remove the lease, because there was nothing to do."""
         self.path.unlink(missing_ok=True)
+
+    def kept_alive_or_stop(self, name: str, expires: float, say: Callable[[str], None]) -> AbstractContextManager[None]:
+        """Keep the lease on work ``name`` alive; stop this process if another worker takes over."""
+
+        def stop() -> None:
+            say(f"{name}: another worker has taken over because this one seemed dead; stopping")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        return self.kept_alive(stop, min(TOUCH_EVERY, expires / 4))
 
     @contextmanager
     def kept_alive(self, on_lost: Callable[[], None], every: float = TOUCH_EVERY) -> Iterator[None]:

@@ -4,8 +4,6 @@ A worker goes through the plan and computes each cell that is neither done nor l
 it waits for the cells of other workers, since one of them may die. A cell that fails is noted, and the others continue.
 """
 
-import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -132,13 +130,8 @@ def _try(
         return False
     name = f"{cell.title}, {cell.run_label}"
     started = time.monotonic()
-
-    def stop_this_worker() -> None:
-        say(f"{name}: another worker has taken over because this one seemed dead; stopping")
-        os.kill(os.getpid(), signal.SIGTERM)
-
     try:
-        with lease.kept_alive(stop_this_worker, min(leases.TOUCH_EVERY, expires / 4)):
+        with lease.kept_alive_or_stop(name, expires, say):
             result = run_cell(cell, out, pictures_of(cell), keep_vectors=keep_vectors)
     except (Stopped, KeyboardInterrupt):
         raise

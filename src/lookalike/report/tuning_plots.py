@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from math import ceil, log10
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,8 @@ LOG_RATIO = 6.0  # lists whose largest value is more than this times the smalles
 MOST_COLUMNS = 4  # of panels
 MOST_TICKS = 4
 SURFACE_STEPS = 60
-LENGTHS = (0.15, 0.3, 0.6, 1.2)  # of the Gaussian process, in units of the axes
-NOISES = (1e-3, 1e-2, 1e-1, 0.3)
+LENGTHS = (0.15, 1.2)  # bounds for the Gaussian process, in units of the axes
+NOISES = (1e-3, 0.3)  # bounds of its noise, as a share of the variance
 CAPTIONS = {
     "history": "Every trial in its order, by {metric} on the held-out classes; the line is the best so far.",
     "importance": "The share of the variance of {metric} that each setting explains by itself (functional ANOVA).",
@@ -199,25 +200,17 @@ class Scale:
 
 
 def mean_by_point(points: NDArray[np.float64], values: NDArray[np.float64]) -> dict[tuple[float, float], float]:
-    """Average the values of equal points.
-
-    Args:
-        points: (n, 2).
-        values: (n,).
-    """
-    groups: dict[tuple[float, float], list[float]] = {}
-    for (x, y), value in zip(points, values, strict=True):
-        groups.setdefault((float(x), float(y)), []).append(value)
-    return {point: float(np.mean(group)) for point, group in groups.items()}
+    """Average the values (n,) of equal points (n, 2)."""
+    distinct, inverse = np.unique(points, axis=0, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    means = np.bincount(inverse, weights=values) / np.bincount(inverse)
+    return dict(zip(map(tuple, distinct.tolist()), means.tolist(), strict=True))
 
 
 def gaussian_process(
     points: NDArray[np.float64], values: NDArray[np.float64], at: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Posterior mean of a Gaussian process with a squared exponential kernel and noise.
-
-    Length and noise are those of a few with the largest marginal likelihood
-    -1/2 y' K^-1 y - 1/2 log det K - n/2 log(2 pi)  (Rasmussen and Williams, 2006, equation 2.30).
+    """Compute the posterior mean of a Gaussian process; length and noise maximise the marginal likelihood.
 
     Args:
         points: (n, 2) in [0, 1].
@@ -227,20 +220,14 @@ def gaussian_process(
     Returns:
         (m,).
     """
-    mean, spread = values.mean(), values.std() or 1.0
-    y = (values - mean) / spread
-    squared_distances = ((points[:, None] - points) ** 2).sum(-1)
-    squared_distances_at = ((at[:, None] - points) ** 2).sum(-1)
-    best_evidence, best_mean = -np.inf, np.zeros(len(at))
-    for length in LENGTHS:
-        for noise in NOISES:
-            kernel = np.exp(-squared_distances / (2 * length**2)) + noise * np.eye(len(y))
-            weights = np.linalg.solve(kernel, y)
-            evidence = -0.5 * float(y @ weights) - 0.5 * float(np.linalg.slogdet(kernel)[1])
-            if evidence > best_evidence:
-                best_evidence = evidence
-                best_mean = np.exp(-squared_distances_at / (2 * length**2)) @ weights
-    return np.asarray(mean + spread * best_mean)
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+
+    kernel = RBF(0.3, LENGTHS) + WhiteKernel(1e-2, NOISES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the best length or noise may be at a bound
+        model = GaussianProcessRegressor(kernel, normalize_y=True).fit(points, values)
+    return np.asarray(model.predict(at))
 
 
 def main_effect(trials: Sequence[TrialResult], name: str, values: Sequence[Any]) -> float:

@@ -20,7 +20,7 @@ from lookalike.models import Embedder
 from lookalike.models.backbone import in_eval_mode
 from lookalike.models.input_spec import InputSpec
 from lookalike.objectives import Composed, Objective, ZeroShot
-from lookalike.pooling.base import StartsFromData
+from lookalike.training.model import start_from_features
 from lookalike.training.pretrain import shifted
 
 START_PICTURES = 512
@@ -49,26 +49,16 @@ def mix_with_zero_shot(metric: Objective, share: float, classes: int, dim: int, 
 
 @torch.no_grad()
 def start_from_pixels(embedder: Embedder, pixels: Pixels, *, median_norm: float = 2.0, radius: float = 1.0) -> None:
-    """Start projection and prototypes from data, as ``start_head`` does for a run, but from all local features.
+    """Start projection and prototypes from at most 512 pictures (n, S, S, 3), the same in every call.
 
-    The projection starts from principal directions of local features, prototypes from averages of pictures, by greedy
-    k-centre. At most 512 pictures are used, the same in every call.
-
-    Args:
-        embedder: Is changed in place.
-        pixels: Pictures (n, S, S, 3).
-        median_norm: Median length of projected local features.
-        radius: Radius to which the pooling clips features; prototypes start at averages of at least this length.
+    Unlike ``start_head``, it uses all local features of a picture. See ``start_from_features`` for the arguments.
     """
     chosen = np.sort(np.random.default_rng(0).permutation(len(pixels))[:START_PICTURES])
-    backbone, head = embedder.backbone, embedder.head
     with in_eval_mode(embedder):
-        batches = inference_batches(pixels[chosen], backbone.spec)
-        tokens = torch.cat([backbone(inputs) for inputs in batches])
-        head.start_from_pca(tokens.flatten(0, 1))
-        if isinstance(head.pooling, StartsFromData):
-            head.pooling.init_from(radius * head.project(tokens.mean(1)))
-        head.start_from_pca(tokens.flatten(0, 1), scale_to_median_norm=median_norm)
+        batches = inference_batches(pixels[chosen], embedder.backbone.spec)
+        tokens = torch.cat([embedder.backbone(inputs) for inputs in batches])
+        local, averages = tokens.flatten(0, 1), tokens.mean(1)
+        start_from_features(embedder.head, local, averages, median_norm=median_norm, radius=radius)
 
 
 def pixel_batches(

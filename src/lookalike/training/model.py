@@ -6,7 +6,6 @@ backbone's features is as good as they are from the first step.
 
 from dataclasses import replace
 from math import ceil
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from lookalike import models, objectives
 from lookalike._util.progress import Display
 from lookalike.data.pictures import Pictures
-from lookalike.models import Embedder
+from lookalike.models import Embedder, ProjectionStart
 from lookalike.models.backbone import in_eval_mode
 from lookalike.models.embedder import Head
 from lookalike.models.input_spec import InputSpec
@@ -90,24 +89,42 @@ def start_head(embedder: Embedder, feed: Feed, train: Pictures, settings: Settin
     if not head.projects_channels:
         return f"start: random weights, because {settings.pooling} does not keep the backbone's channels"
     local, averages = _sample_features(embedder, feed, train, settings, display)
-    start = head.start_from_pca(local, scale_to_median_norm=settings.median_norm)
-    note = f"start: {len(start.weight)} principal directions of {local.shape[1]}, which hold {start.kept:.1%}; "
-    note += f"local features have a median norm of {start.median_norm:.2f}"
+    candidates: Tensor | None = None
+    more = ""
     pooling = head.pooling
-    if not isinstance(pooling, StartsFromData) or settings.pooling_settings.get("init") == "random":
-        return note
-    candidates = local
-    if settings.prototypes_from == "pictures":
-        if len(averages) >= pooling.num_prototypes or len(local) < pooling.num_prototypes:
-            candidates = averages
-        else:
-            note += f"; prototypes from places, as {len(averages)} pictures are too few for {pooling.num_prototypes}"
-    stretch = 1.0
-    if pooling.in_unit_ball:
-        radius = settings.pooling_settings.get("radius", 1.0)
-        stretch = max(1.0, PROTOTYPE_NORM * radius / settings.median_norm)
-    pooling.init_from(stretch * head.project(candidates))
-    return note
+    if isinstance(pooling, StartsFromData) and settings.pooling_settings.get("init") != "random":
+        candidates = local
+        if settings.prototypes_from == "pictures":
+            if len(averages) >= pooling.num_prototypes or len(local) < pooling.num_prototypes:
+                candidates = averages
+            else:
+                more = f"; prototypes from places, as {len(averages)} pictures are too few for {pooling.num_prototypes}"
+    radius = settings.pooling_settings.get("radius", 1.0)
+    start = start_from_features(head, local, candidates, median_norm=settings.median_norm, radius=radius)
+    note = f"start: {len(start.weight)} principal directions of {local.shape[1]}, which hold {start.kept:.1%}; "
+    return f"{note}local features have a median norm of {start.median_norm:.2f}{more}"
+
+
+@torch.no_grad()
+def start_from_features(
+    head: Head, local: Tensor, candidates: Tensor | None, *, median_norm: float, radius: float
+) -> ProjectionStart:
+    """Start the projection from principal directions, and prototypes from candidates by greedy k-centre.
+
+    Args:
+        head: Is changed in place.
+        local: Local features (K, C).
+        candidates: Features (M, C) among which prototypes are chosen; None, or a pooling without prototypes: none.
+        median_norm: Median length of projected local features.
+        radius: Length at which the pooling clips features; prototypes start at about this length.
+    """
+    start = head.start_from_pca(local, scale_to_median_norm=median_norm)
+    if candidates is not None and isinstance(head.pooling, StartsFromData):
+        stretch = 1.0
+        if head.pooling.in_unit_ball:
+            stretch = max(1.0, PROTOTYPE_NORM * radius / median_norm)
+        head.pooling.init_from(stretch * head.project(candidates))
+    return start
 
 
 def gentle_rate(embedder: Embedder) -> float:
@@ -125,24 +142,15 @@ def gentle_rate(embedder: Embedder) -> float:
     return float(f"{RELATIVE_RATE * size:.2g}")
 
 
-class RunObjective(NamedTuple):
-    """Objective of a run.
-
-    Attributes:
-        objective: The whole loss.
-        anchors: Proxies or samples that CCP chooses anew for every problem; None without CCP.
-    """
-
-    objective: Objective
-    anchors: BetweenAnchors | None
-
-
 def create_objective(
     settings: Settings, classes: int, dim: int, pooling: Pooling | type[Pooling], validates: bool
-) -> RunObjective:
+) -> tuple[Objective, BetweenAnchors | None]:
     """Create the loss of a run: (1 - zero_shot) * base + zero_shot * L_zs + centres * regulariser.
 
     The base is the loss in the batch, the same with a memory, or the loss between batch and proxies or samples (CCP).
+
+    Returns:
+        The whole loss, and the proxies or samples that CCP chooses anew for every problem; None without CCP.
 
     Raises:
         ValueError: If settings cannot be combined.
@@ -176,7 +184,7 @@ def create_objective(
         terms["centres"] = (settings.centres, objectives.create_centres(**options))
     if len(terms) > 1:
         main = Composed(terms)
-    return RunObjective(main, anchors)
+    return main, anchors
 
 
 class Learner(nn.Module):

@@ -14,9 +14,7 @@ Optuna's own heartbeat does not work with a journal. Proposals depend on (seed, 
 """
 
 import json
-import os
 import shutil
-import signal
 import time
 import traceback
 import warnings
@@ -175,13 +173,8 @@ class Tuning:
     def _run_trial(self, trial: Trial, lease: leases.Lease, trials: int, say: Say) -> None:
         """Train a trial and tell Optuna how it ended."""
         started, number = time.monotonic(), trial.number
-
-        def stop_this_worker() -> None:
-            say(f"trial {number}: another worker has taken over because this one seemed dead; stopping")
-            os.kill(os.getpid(), signal.SIGTERM)
-
         try:
-            with lease.kept_alive(stop_this_worker, min(leases.TOUCH_EVERY, self.expires / 4)):
+            with lease.kept_alive_or_stop(f"trial {number}", self.expires, say):
                 runs = self._train(trial)
         except (Stopped, KeyboardInterrupt):
             raise
