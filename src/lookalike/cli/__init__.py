@@ -34,14 +34,7 @@ BROKEN_PIPE = 128 + 13  # signal.SIGPIPE does not exist on every system
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        argv: Words after ``lookalike``; None for those of this process.
-
-    Returns:
-        The exit code.
-    """
+    """Run one command with the words after ``lookalike`` (None: those of this process), and return the exit code."""
     words = list(argv) if argv is not None else sys.argv[1:]
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]

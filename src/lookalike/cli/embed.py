@@ -10,11 +10,10 @@ import numpy as np
 
 from lookalike import data
 from lookalike._util.files import replacing
-from lookalike._util.progress import Display
 from lookalike._util.settings import setting
-from lookalike._util.signals import StopRequest
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
+from lookalike.cli.loading import embed_pictures
 from lookalike.cli.output import require_new_file
 from lookalike.data.files import table_of_files, verified
 from lookalike.data.folder import list_pictures
@@ -50,8 +49,7 @@ def run(argv: list[str]) -> int:
 
     model = load(settings.run, settings.device)
     pictures = _load_pictures(settings.data, settings.strict)
-    with StopRequest().listening() as stop, Display(stop).bar(len(pictures), "embedding") as tick:
-        vectors = model.embed_table(pictures, workers=settings.workers, tick=tick)
+    vectors = embed_pictures(model, pictures, settings.workers)
     _write(outputs, vectors, pictures)
     report: dict[str, Any] = {
         "out": [str(path) for path in outputs],

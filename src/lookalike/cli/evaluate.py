@@ -9,11 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from lookalike import data
-from lookalike._util.progress import Display
 from lookalike._util.settings import setting
-from lookalike._util.signals import StopRequest
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
-from lookalike.cli.loading import load_model
+from lookalike.cli.loading import embed_pictures, load_model
 from lookalike.cli.output import unreadable_lines
 from lookalike.data.pictures import BrokenData, Pictures
 from lookalike.data.splits import lacking_role, measurable_classes
@@ -54,8 +52,7 @@ def run(argv: list[str]) -> int:
     notes = pictures.notes
     pictures, split = _select_split(pictures, settings.split, settings.run)
     require_measurable(pictures, f"{pictures.name} ({split})")
-    with StopRequest().listening() as stop, Display(stop).bar(len(pictures), "embedding") as tick:
-        vectors = model.embed_table(pictures, workers=settings.workers, tick=tick)
+    vectors = embed_pictures(model, pictures, settings.workers)
     figures = measure(vectors, pictures, distance=model.distance, ks=tuple(settings.ks or DEFAULT_KS))
     report: dict[str, Any] = {
         **figures,

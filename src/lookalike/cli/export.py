@@ -9,12 +9,11 @@ from typing import Any, Literal
 
 from lookalike import data
 from lookalike._util.files import require_writable
-from lookalike._util.progress import Display
 from lookalike._util.settings import setting
-from lookalike._util.signals import StopRequest
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.evaluate import require_measurable
 from lookalike.cli.interrupt import exit_on_interrupt
+from lookalike.cli.loading import embed_pictures
 from lookalike.cli.output import print_status, require_new_file
 from lookalike.data.pictures import Pictures
 from lookalike.training.evaluate import measure
@@ -116,8 +115,7 @@ def _load_pictures(source: str) -> Pictures:
 
 
 def _measure(model: Any, pictures: Pictures, workers: int | None) -> dict[str, float]:
-    with StopRequest().listening() as stop, Display(stop).bar(len(pictures), "embedding") as tick:
-        vectors = model.embed_table(pictures, workers=workers, tick=tick)
+    vectors = embed_pictures(model, pictures, workers)
     metrics = measure(vectors, pictures, distance=model.distance)
     return {"MAP@R": metrics["MAP@R"], "P@1": metrics["P@1"]}
 

@@ -161,13 +161,9 @@ def _open_index(settings: IndexSettings, model: Any) -> Any:
 
 
 def read_metadata(file: Path) -> dict[str, dict[str, Any]]:
-    """Read metadata of pictures from a CSV file.
+    """Read metadata of pictures, by path, from a CSV with a column ``path``.
 
-    Args:
-        file: CSV with a column ``path``.
-
-    Returns:
-        Metadata by path. Numbers, true and false are converted; empty cells are left out.
+    Numbers, true and false are converted; empty cells are left out.
 
     Raises:
         UsageError: If the file cannot be read, or a row is malformed or repeated.

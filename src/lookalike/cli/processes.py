@@ -25,12 +25,7 @@ def threads_per_worker(count: int) -> int:
 
 
 def run_workers(count: int, command: str, argv: Sequence[str]) -> int:
-    """Run ``lookalike COMMAND ARGV`` in several processes and wait for all of them.
-
-    Args:
-        count: Number of processes.
-        command: Name of the command.
-        argv: Its arguments; ``--workers`` is replaced by ``--workers 1``.
+    """Run ``lookalike COMMAND ARGV``, with ``--workers 1``, in ``count`` processes and wait for all of them.
 
     Returns:
         The first exit code other than 0 and 1 (a stopped process), else the highest.

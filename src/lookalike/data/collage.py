@@ -145,15 +145,7 @@ def collage(
 
 
 def parse_collage(text: str, *, strict: bool = False, progress: bool = False) -> Pictures:
-    """Compose the collage that a text describes.
-
-    Args:
-        text: "collage:FOLDER", or "collage(FOLDER, split=3/2, distilled=true)" with any settings of ``collage``.
-        strict: As in ``collage``.
-        progress: As in ``collage``.
-
-    Returns:
-        The table.
+    """Compose the collage of a text: "collage:FOLDER", or "collage(FOLDER, split=3/2)" with settings of ``collage``.
 
     Raises:
         ValueError: If the text is not of this form.

@@ -80,19 +80,16 @@ def table_of_files(
     splits: Sequence[str] | None = None,
     roles: Sequence[str] | None = None,
 ) -> Pictures:
-    """Make a table of picture files. The disk is not touched.
+    """Make a table of picture files, with a ``FileReader``. The disk is not touched.
 
     Args:
         name: Name of the table.
         root: Folder that the names start from.
-        names: Paths below ``root``.
-        class_of: Class name of each picture.
+        names: Paths below ``root``; class_of, splits and roles have an entry for each.
+        class_of: Class names.
         classes: Order of the classes (default: natural order); classes without a picture are dropped.
-        splits: Split of each picture.
-        roles: Role of each picture.
-
-    Returns:
-        The table, with a ``FileReader``.
+        splits: "train", "validation" or "test".
+        roles: "query", "gallery" or "both".
     """
     present = set(class_of)
     if classes is None:
@@ -151,14 +148,9 @@ def problems_of(pictures: Pictures, reasons: Sequence[str | None]) -> list[Probl
 
 
 def reading_at_least(pictures: Pictures, side: int) -> Pictures:
-    """Let large JPEGs be decoded at a smaller size, which is faster.
+    """Let large JPEG files be decoded at a smaller size, with a shorter side of at least ``side``, which is faster.
 
-    Args:
-        pictures: The table.
-        side: Smallest shorter side after decoding. Twice the side that is needed gives the same picture after a resize.
-
-    Returns:
-        The same table with another reader; unchanged if its pictures are not files.
+    Twice the side that is needed gives the same picture after a resize.
     """
     reader = pictures.reader
     if not isinstance(reader, FileReader):

@@ -98,17 +98,10 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 
 def verify(path: str | Path, *, pixel_limit: int = PIXEL_LIMIT) -> str | None:
-    """Check whether a picture can be read.
+    """Return the reason why a picture cannot be read, or None.
 
     The file is decoded to its end, because only that finds a truncated file; JPEGs at 1/8 of their size, which still
     reads the whole file.
-
-    Args:
-        path: The file.
-        pixel_limit: As in ``read_picture``.
-
-    Returns:
-        The reason why it cannot be read, or None.
     """
     try:
         read_picture(path, at_least=1, pixel_limit=pixel_limit)
@@ -124,17 +117,7 @@ def verify_all(
     threads: int | None = None,
     progress: bool = False,
 ) -> list[str | None]:
-    """Check many files in threads.
-
-    Args:
-        paths: The files.
-        pixel_limit: As in ``read_picture``.
-        threads: Number of threads; None chooses by the number of cores.
-        progress: Show a progress bar on the standard error.
-
-    Returns:
-        The result of ``verify`` for each file, in their order.
-    """
+    """Run ``verify`` on many files in threads (None: by the number of cores); results are in the order of ``paths``."""
     threads = threads or min(16, 2 * (os.cpu_count() or 1))
     blocks = [paths[start : start + VERIFY_BLOCK] for start in range(0, len(paths), VERIFY_BLOCK)]
 

@@ -60,12 +60,7 @@ class Selection:
 def train_all(
     contestants: Sequence[Contestant], budget: Budget, workers: int | None = None
 ) -> tuple[dict[str, Shots], list[Outcome]]:
-    """Draw the pictures and train everything.
-
-    Args:
-        contestants: The poolings.
-        budget: Pictures, steps, learning rates and seeds.
-        workers: Number of processes; None: one for each usable core, at most 8. With 1 no process is started.
+    """Draw the pictures and train everything, in one process per usable core unless ``workers`` is set.
 
     Returns:
         The pictures ("letters", "train", "test"), and an outcome for each contestant, learning rate and seed, in order.

@@ -34,16 +34,7 @@ class Shots(NamedTuple):
 
 
 def draw(pictures: Pictures, first: int, end: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Draw pictures ``first`` to ``end`` of a drawn data set.
-
-    Args:
-        pictures: Their reader must have ``draw`` and ``cell_of``.
-        first: The first picture.
-        end: The end of the range, exclusive.
-
-    Returns:
-        Pixels (n, S, S, 3) and true cells (n,).
-    """
+    """Draw pictures ``first`` to ``end`` (exclusive) of a drawn data set: pixels (n, S, S, 3) and true cells (n,)."""
     reader: Any = pictures.reader
     origins = pictures.origins[first:end].tolist()
     pixels = np.stack([reader.draw(origin) for origin in origins])
@@ -52,15 +43,7 @@ def draw(pictures: Pictures, first: int, end: int) -> tuple[NDArray[np.uint8], N
 
 
 def in_cell(cells: NDArray[np.int64], positions: int) -> Tensor:
-    """Mark the positions of a square map that lie in a cell of 2 x 2.
-
-    Args:
-        cells: Number of the cell (B,).
-        positions: Number N of positions of the map, row by row.
-
-    Returns:
-        Mask (B, N), bool.
-    """
+    """Mark which of N positions of a square map lie in the given cells (B,) of 2 x 2: a mask (B, N)."""
     side = round(positions**0.5)
     rows, columns = np.divmod(np.arange(positions), side)
     cell_of_position = 2 * (rows * 2 // side) + columns * 2 // side

@@ -70,16 +70,7 @@ def _run(out: Path, budget: Budget, quick: bool, workers: int | None) -> dict[st
 
 
 def summarize(figures: dict[str, Any], out: Path, quick: bool = False) -> str:
-    """Write the summary for the terminal.
-
-    Args:
-        figures: What ``run_demo`` returned.
-        out: Folder of the page.
-        quick: The figures mean nothing.
-
-    Returns:
-        Table, gain and next steps.
-    """
+    """Write the summary for the terminal: table, gain and next steps."""
     rows = {row["name"]: row for row in figures["rows"]}
     gain = 100 * (rows["GSP"]["MAP@R"] - rows["average pooling"]["MAP@R"])
     verb = "is worth" if gain > 0 else "costs"

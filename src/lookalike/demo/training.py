@@ -142,17 +142,7 @@ class Measurement(NamedTuple):
 def pretrain_letters(
     letters: Shots, seed: int, budget: Budget, tick: Callable[[int], Any] = lambda _: None
 ) -> dict[str, Tensor]:
-    """Train the network of one seed to classify single letters.
-
-    Args:
-        letters: Pictures of single letters.
-        seed: Seed of weights and batches.
-        budget: Has the number of steps and the size of a batch.
-        tick: Called with 1 after every step; may raise to stop.
-
-    Returns:
-        State dict of the backbone's network.
-    """
+    """Train the network of one seed to classify single letters; return its state dict. ``tick`` may raise to stop."""
     recipe = Recipe(
         BACKBONE,
         steps=budget.letter_steps,
@@ -178,20 +168,10 @@ def train_contestant(
     budget: Budget,
     tick: Callable[[int], Any] = lambda _: None,
 ) -> Outcome:
-    """Train one contestant with one learning rate and seed, and measure it.
+    """Train one contestant with one learning rate and seed, and measure it on the test classes.
 
-    Args:
-        contestant: The pooling.
-        rate: The learning rate.
-        seed: Seed of batches and of new weights.
-        weights: What ``pretrain_letters`` returned for this seed.
-        train: Pictures of the training classes; the last quarter of the classes is held out.
-        test: Pictures of the test classes.
-        budget: Steps and batches.
-        tick: Called with 1 after every step; may raise to stop.
-
-    Returns:
-        The curve on held-out classes and the metrics on the test classes.
+    The last quarter of the training classes is held out. ``weights`` are those of ``pretrain_letters`` for this seed.
+    ``tick`` is called with 1 after every step and may raise to stop.
     """
     classes = int(train.labels.max()) + 1
     trained_classes = classes - max(2, round(HELD_OUT * classes))
@@ -238,16 +218,7 @@ def train_contestant(
 
 @torch.inference_mode()
 def measure(embedder: Embedder, contestant: Contestant, shots: Shots) -> Measurement:
-    """Measure retrieval among pictures, and where the pooling weights lie.
-
-    Args:
-        embedder: The trained embedder; left in eval mode.
-        contestant: Says whether the true cell is given.
-        shots: The pictures.
-
-    Returns:
-        Metrics, vectors, weights and the share of the weight in the true cell.
-    """
+    """Measure retrieval among pictures, and where the pooling weights lie; the embedder is left in eval mode."""
     embedder.eval()
     vectors, weights, shares = [], [], []
     first = 0

@@ -49,13 +49,7 @@ class Estimate:
 
 
 def estimate(cell: Cell, pictures: Pictures, threads: int | None = None) -> Estimate:
-    """Measure a few steps of a cell with average pooling and a trivial loss.
-
-    Args:
-        cell: like all others of the plan.
-        pictures: of the cell, with their splits.
-        threads: of one worker; None: as many as this process has.
-    """
+    """Time a few steps of a cell with average pooling and a trivial loss, with the ``threads`` of one worker."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:

@@ -106,14 +106,7 @@ def check_joinable(row: Row) -> None:
 
 
 def join_vectors(vectors: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
-    """Concatenate the vectors of several models.
-
-    Args:
-        vectors: (N, D) of each model.
-
-    Returns:
-        (N, sum of D), of length 1; a vector of zeros stays zero.
-    """
+    """Concatenate vectors (N, D) of several models to (N, sum of D), of length 1; a vector of zeros stays zero."""
     normalised = [_normalise(matrix) for matrix in vectors]
     return _normalise(np.concatenate(normalised, axis=1)).astype(np.float32)
 

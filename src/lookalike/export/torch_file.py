@@ -22,13 +22,7 @@ FACTS = "lookalike.json"
 
 
 def write_torch(embedder: Embedder, path: Path, *, details: bool = False, int8: bool = False) -> float:
-    """Write a model, completely or not at all.
-
-    Args:
-        embedder: The model.
-        path: The file.
-        details: Also export the weights (B, rows, columns) and attributes of the pooling.
-        int8: ``quantise_weights`` was applied; the facts say so.
+    """Write a model, completely or not at all; ``details`` and ``int8`` as for ``write_onnx``.
 
     Returns:
         The largest difference between the results of the file and of the model.

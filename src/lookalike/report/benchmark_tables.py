@@ -13,13 +13,9 @@ from lookalike.report.tables import Column, Entry, Line, Table, number, words
 
 
 def metrics_table(section: Section, metrics: tuple[str, ...]) -> Table:
-    """The table of a section: metrics, comparison with the baseline, and published numbers.
+    """The table of a section: metrics, comparison by the first of them with the baseline, and published numbers.
 
     Rows that are not complete are never marked as best.
-
-    Args:
-        section: of a report.
-        metrics: names of test metrics; the first one is compared with the baseline.
     """
     rows = section.rows
     dim_suffix = _dim_suffix([row.dim for row in rows], otherwise="")

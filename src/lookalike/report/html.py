@@ -118,14 +118,7 @@ def code(text: str) -> str:
 
 
 def picture(content: bytes, kind: str, alternative: str, caption: str = "") -> str:
-    """A picture inside the page.
-
-    Args:
-        content: of the file.
-        kind: "svg" or "png".
-        alternative: description for readers who cannot see it.
-        caption: text below it.
-    """
+    """An "svg" or "png" file inside the page; ``alternative`` is for readers who cannot see it."""
     media = {"svg": "image/svg+xml", "png": "image/png"}[kind]
     source = f"data:{media};base64,{b64encode(content).decode()}"
     caption_part = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""

@@ -74,12 +74,9 @@ METHOD_NUMBERS = {"zero-shot": 1, "memory": 2, "ccp": 3, "centres": 4}
 
 
 def style(name: str) -> Style:
-    """The style of a pooling, with or without methods.
+    """The style of a pooling, with or without methods, such as ``gsp(keep=0.2) + zero-shot``.
 
     The pooling decides the colour, the methods the hatch and the line.
-
-    Args:
-        name: such as ``gsp`` or ``gsp(keep=0.2) + zero-shot``.
     """
     pooling, *methods = [part.split("(")[0].strip() for part in name.split(" + ")]
     pooling_style = POOLING_STYLES.get(pooling)
@@ -134,17 +131,7 @@ def theme() -> Iterator[None]:
 
 
 def figure(width: float = 8.0, height: float = 4.5, rows: int = 1, columns: int = 1) -> tuple[Figure, list[Any]]:
-    """Create a figure to draw on inside ``with theme():``.
-
-    Args:
-        width: in inches.
-        height: in inches.
-        rows: of panels.
-        columns: of panels.
-
-    Returns:
-        The figure and its axes, row by row.
-    """
+    """Create a figure of a size in inches and its panels, row by row, to draw on inside ``with theme():``."""
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=(width, height), dpi=120, layout="constrained")

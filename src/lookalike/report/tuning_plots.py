@@ -210,15 +210,9 @@ def mean_by_point(points: NDArray[np.float64], values: NDArray[np.float64]) -> d
 def gaussian_process(
     points: NDArray[np.float64], values: NDArray[np.float64], at: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Compute the posterior mean of a Gaussian process; length and noise maximise the marginal likelihood.
+    """Fit a Gaussian process to values (n,) at points (n, 2) in [0, 1], and return its mean (m,) ``at`` others (m, 2).
 
-    Args:
-        points: (n, 2) in [0, 1].
-        values: (n,).
-        at: (m, 2) in [0, 1].
-
-    Returns:
-        (m,).
+    Length and noise maximise the marginal likelihood.
     """
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, WhiteKernel

@@ -126,15 +126,7 @@ def share(count: int, rank: int, world_size: int) -> NDArray[np.int64]:
 
 
 def join_shares(gathered: Tensor, count: int) -> Tensor:
-    """Put the vectors of all shares in order.
-
-    Args:
-        gathered: Vectors (processes, longest share, D); shorter shares are padded.
-        count: Number of vectors in all.
-
-    Returns:
-        Vectors (count, D).
-    """
+    """Put the vectors of all shares, padded to (processes, longest share, D), in order: (count, D)."""
     return gathered.transpose(0, 1).reshape(-1, gathered.shape[-1])[:count]
 
 
@@ -241,13 +233,7 @@ class FeatureCache:
         return list(views.values())
 
     def fill(self, views: Sequence[View], *, workers: int | None = None, tick: Callable[[int], None]) -> None:
-        """Compute and store views. Safe to interrupt.
-
-        Args:
-            views: What to compute.
-            workers: Processes that read pictures; None chooses by the machine.
-            tick: Called after every batch with its size.
-        """
+        """Compute and store views; ``tick`` gets the size of every batch. Safe to interrupt."""
         if not views:
             return
         self.store.require_space(len(views))

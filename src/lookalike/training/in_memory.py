@@ -30,18 +30,7 @@ Labels = NDArray[np.int64]  # (n,)
 
 
 def mix_with_zero_shot(metric: Objective, share: float, classes: int, dim: int, ridge: float = 0.05) -> Objective:
-    """Combine an objective with the zero-shot loss: (1 - share) * metric + share * zero-shot.
-
-    Args:
-        metric: The objective on embeddings.
-        share: Weight of the zero-shot loss; 0: ``metric`` is returned as it is.
-        classes: Number of classes.
-        dim: Size of the embeddings.
-        ridge: Ridge of the zero-shot loss.
-
-    Returns:
-        The combined objective.
-    """
+    """Combine an objective with the zero-shot loss: (1 - share) * metric + share * zero-shot."""
     if not share:
         return metric
     return Composed({"metric": (1 - share, metric), "zero-shot": (share, ZeroShot(classes, dim, ridge=ridge))})

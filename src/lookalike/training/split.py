@@ -58,16 +58,7 @@ def fingerprint(pictures: Pictures) -> str:
 
 
 def describe(pictures: Pictures, train: Pictures, validation: Pictures | None) -> dict[str, Any]:
-    """Return the content of ``data.json``, which tells later which classes were seen.
-
-    Args:
-        pictures: All pictures of the source.
-        train: Training pictures.
-        validation: Held-out pictures.
-
-    Returns:
-        A dictionary for JSON.
-    """
+    """Return the content of ``data.json``, which tells later which classes were seen."""
     held_out = None
     if validation is not None:
         held_out = {"pictures": len(validation), "classes": list(validation.classes)}

@@ -100,16 +100,7 @@ def collect_results(
     train: str = "",
     config: str = "",
 ) -> StudyResults:
-    """Collect what the report of a search shows.
-
-    Args:
-        task: the search.
-        plan: what it was made from; has the title and the published table.
-        trials: all trials, in order.
-        importance: share of the variance by setting.
-        train: the command that trains with the best settings.
-        config: the same as YAML.
-    """
+    """Collect what the report of a search shows; ``train`` and ``config`` are the best settings as command and YAML."""
     published_means = _published_means(task, trials, plan.published)
     source = ""
     if published_means:

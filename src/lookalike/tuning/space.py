@@ -105,11 +105,7 @@ def space_of(points: Sequence[dict[str, Any]]) -> Space:
 
 
 def grid(space: Space, seed: int) -> list[dict[str, Any]]:
-    """All points of a grid.
-
-    Args:
-        space: of lists only.
-        seed: of the order, which is random so that the first points are spread out.
+    """All points of a grid, in a random order, so that the first ones are spread out.
 
     Raises:
         ValueError: the space has a range.

@@ -10,11 +10,7 @@ from lookalike._util.hashing import digest
 
 
 def open_storage(url: str | None, journal: Path) -> BaseStorage:
-    """Open the storage of a study.
-
-    Args:
-        url: SQLAlchemy URL of a database, or None for the journal.
-        journal: file that several machines may write to through NFS.
+    """Open a database by its SQLAlchemy URL, or else the journal, which several machines may share through NFS.
 
     Raises:
         ValueError: the database cannot be opened.

@@ -87,15 +87,7 @@ def splits_by_class(class_of: Sequence[str], training_classes: Collection[str]) 
 
 
 def read_rows(file: Path, columns: int, *, skip: int = 0) -> list[list[str]]:
-    """Read the lines of a list, split at white space.
-
-    Args:
-        file: Text file in UTF-8.
-        columns: Fields per line; the last one may contain white space.
-        skip: Header lines to ignore.
-
-    Returns:
-        The fields of each line.
+    """Read a list in UTF-8: its lines after ``skip``, split at white space; the last of ``columns`` may contain some.
 
     Raises:
         ValueError: If the file cannot be read, is empty, or has a line with too few fields.
