@@ -11,6 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from lookalike._util.outside_text import printable
 from lookalike._util.signals import StopRequest
 
 FIRST_LINE, LONGEST_GAP = 30.0, 600.0  # seconds: delay before the first progress line; longest gap between lines
@@ -89,7 +90,7 @@ class Display:
 
     def _write(self, text: str) -> None:
         if not self.quiet:
-            tqdm.write(text, file=sys.stderr)
+            tqdm.write(printable(text, lines=True), file=sys.stderr)
 
     @contextmanager
     def bar(self, total: int, what: str, unit: str = " pictures") -> Iterator[Tick]:

@@ -97,6 +97,7 @@ def _report_missing_package(name: str, error: ModuleNotFoundError) -> int:
 
 def _report_error(name: str, error: Exception) -> int:
     """Print one line about the error and return the exit code."""
+    from lookalike._util.outside_text import printable
     from lookalike._util.signals import RunFailed
     from lookalike.data.pictures import BrokenData
 
@@ -106,7 +107,7 @@ def _report_error(name: str, error: Exception) -> int:
         first_line = message.strip().partition("\n")[0]
         message = f"{type(error).__name__}: {first_line}".removesuffix(": ")
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"lookalike {name}: {message}", file=sys.stderr)
+        print(f"lookalike {name}: {printable(message, lines=True)}", file=sys.stderr)
         if not is_expected:
             print("set LOOKALIKE_TRACEBACK=1 in the environment to see the traceback", file=sys.stderr)
     if isinstance(error, BrokenData):

@@ -8,6 +8,7 @@ from typing import Any
 from lookalike._util.settings import setting
 from lookalike._util.suggestions import did_you_mean
 from lookalike.cli.arguments import JSON, UsageError, parse
+from lookalike.cli.output import print_result
 from lookalike.data import DRAWN, datasets
 
 DESCRIPTION = """Without arguments: list the data sets that are known by name, their sizes and where to get them. With
@@ -50,7 +51,7 @@ def run(argv: list[str]) -> int:
     if flags:
         print(json.dumps(report.as_dict(), indent=2))
     else:
-        print(report)
+        print_result(str(report))
     return int(not report.good)
 
 
@@ -64,8 +65,8 @@ def _print_list(rows: list[dict[str, Any]], *, as_json: bool) -> None:
         splits = []
         for name, split in dataset["parts"].items():
             splits.append(f"{name} {split['pictures']:,} of {split['classes']:,}")
-        print(f"{dataset['name']}: {dataset['title']}")
-        print(f"    {dataset['pictures']:,} pictures of {dataset['classes']:,} classes; {', '.join(splits)}")
-        print(f"    from {dataset['page']}")
-        print(f"    files: {', '.join(dataset['files'])}")
-        print(f"    use: lookalike train {dataset['name']}:FOLDER --out RUN")
+        print_result(f"{dataset['name']}: {dataset['title']}")
+        print_result(f"    {dataset['pictures']:,} pictures of {dataset['classes']:,} classes; {', '.join(splits)}")
+        print_result(f"    from {dataset['page']}")
+        print_result(f"    files: {', '.join(dataset['files'])}")
+        print_result(f"    use: lookalike train {dataset['name']}:FOLDER --out RUN")

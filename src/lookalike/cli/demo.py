@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lookalike._util.settings import setting
 from lookalike.cli.arguments import JSON, parse
+from lookalike.cli.output import print_result
 
 DESCRIPTION = """Compare poolings on this machine, in minutes and without a download. Draws letters among symbols,
 trains a small network with average pooling, generalized sum pooling and others, measures them on letters that none of
@@ -33,5 +34,5 @@ def run(argv: list[str]) -> int:
     if "--json" in flags:
         print(json.dumps(figures))
         return 0
-    print(summarize(figures, settings.out, quick))
+    print_result(summarize(figures, settings.out, quick))
     return 0

@@ -10,11 +10,12 @@ import numpy as np
 
 from lookalike import data
 from lookalike._util.files import replacing
+from lookalike._util.outside_text import escape_formula
 from lookalike._util.settings import setting
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
 from lookalike.cli.loading import embed_pictures
-from lookalike.cli.output import require_new_file
+from lookalike.cli.output import print_result, require_new_file
 from lookalike.data.files import table_of_files, verified
 from lookalike.data.folder import list_pictures
 from lookalike.data.names import as_text
@@ -60,11 +61,11 @@ def run(argv: list[str]) -> int:
     if flags:
         print(json.dumps(report))
         return 0
-    print(f"wrote {len(pictures):,} vectors of size {vectors.shape[1]} to {' and '.join(report['out'])}")
+    print_result(f"wrote {len(pictures):,} vectors of size {vectors.shape[1]} to {' and '.join(report['out'])}")
     for name, reason in report["unreadable"]:
-        print(f"left out: {name}: {reason}")
+        print_result(f"left out: {name}: {reason}")
     for note in pictures.notes:
-        print(note)
+        print_result(note)
     return 0
 
 
@@ -124,4 +125,5 @@ def _write(outputs: list[Path], vectors: np.ndarray[Any, Any], pictures: Picture
     with replacing(outputs[1]) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as text:
         writer = csv.writer(text)
         writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
+        for row in zip(*columns.values(), strict=True):
+            writer.writerow(map(escape_formula, row))

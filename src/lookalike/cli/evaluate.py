@@ -12,7 +12,7 @@ from lookalike import data
 from lookalike._util.settings import setting
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.loading import embed_pictures, load_model
-from lookalike.cli.output import unreadable_lines
+from lookalike.cli.output import print_result, unreadable_lines
 from lookalike.data.pictures import BrokenData, Pictures
 from lookalike.data.splits import lacking_role, measurable_classes
 from lookalike.training.checkpoint import RunFolder
@@ -67,7 +67,7 @@ def run(argv: list[str]) -> int:
     if flags:
         print(json.dumps(report))
     else:
-        print(_summarise(report, figures, pictures, notes) + _backbone_hint(settings))
+        print_result(_summarise(report, figures, pictures, notes) + _backbone_hint(settings))
     return 0
 
 

@@ -14,7 +14,7 @@ from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.evaluate import require_measurable
 from lookalike.cli.interrupt import exit_on_interrupt
 from lookalike.cli.loading import embed_pictures
-from lookalike.cli.output import print_status, require_new_file
+from lookalike.cli.output import print_result, print_status, require_new_file
 from lookalike.data.pictures import Pictures
 from lookalike.training.evaluate import measure
 
@@ -75,7 +75,7 @@ def run(argv: list[str]) -> int:
     if flags:
         print(json.dumps(report))
     else:
-        print(_summarise(report, model.spec.size))
+        print_result(_summarise(report, model.spec.size))
     return 0
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lookalike._util.files import require_writable
+from lookalike._util.outside_text import unescape_formula
 from lookalike._util.progress import Display
 from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
 from lookalike.cli.loading import load_model
-from lookalike.cli.output import unreadable_lines
+from lookalike.cli.output import print_result, unreadable_lines
 from lookalike.data.files import counted
 from lookalike.data.names import from_text
 from lookalike.data.reading import SUFFIXES
@@ -48,6 +49,7 @@ class IndexSettings:
     metadata: Path | None = setting(
         None, "CSV with a column path, relative to FOLDER, and columns to filter by; may have a column label"
     )
+    follow_symlinks: bool = setting(True, "follow symbolic links in FOLDER; --no-follow-symlinks leaves them out")
     strict: bool = setting(False, "fail if a picture cannot be read, instead of leaving it out")
     batch: int = setting(64, "pictures that are saved together", least=1)
     size: int | None = setting(None, "side of the input in pixels, for a backbone given by name", least=1)
@@ -84,6 +86,7 @@ def run(argv: list[str]) -> int:
             strict=settings.strict,
             batch=settings.batch,
             metadata=metadata,
+            follow_symlinks=settings.follow_symlinks,
         )
         report: dict[str, Any] = {
             "index": str(settings.out),
@@ -98,7 +101,7 @@ def run(argv: list[str]) -> int:
     if flags:
         print(json.dumps(report))
     else:
-        print(_summarise(report, changes.notes))
+        print_result(_summarise(report, changes.notes))
     return 0
 
 
@@ -178,7 +181,7 @@ def read_metadata(file: Path) -> dict[str, dict[str, Any]]:
             for number, row in enumerate(rows, start=2):
                 if None in row or None in row.values():
                     raise UsageError(f"{file}, line {number}: expected {len(columns)} columns")
-                name = from_text(row.pop("path"))
+                name = from_text(unescape_formula(row.pop("path")))
                 if name in metadata:
                     raise UsageError(f"{file}, line {number}: {name} is repeated")
                 metadata[name] = {key: _parse_cell(key, cell) for key, cell in row.items() if cell != ""}
@@ -189,14 +192,14 @@ def read_metadata(file: Path) -> dict[str, dict[str, Any]]:
 
 def _parse_cell(key: str, cell: str) -> Any:
     if key == "label":
-        return cell
+        return unescape_formula(cell)
     if cell.lower() in ("true", "false"):
         return cell.lower() == "true"
     if WHOLE.fullmatch(cell) and len(cell) < 19:  # longer ones, such as serial numbers, stay text
         return int(cell)
     if DECIMAL.fullmatch(cell) and abs(float(cell)) < inf:
         return float(cell)
-    return cell
+    return unescape_formula(cell)
 
 
 def _summarise(report: dict[str, Any], notes: tuple[str, ...]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lookalike._util.files import require_writable
+from lookalike._util.outside_text import printable
 from lookalike.cli.config_file import UsageError
 from lookalike.data.files import counted
 
@@ -13,7 +14,12 @@ SHOWN = 10  # unreadable pictures that are listed
 
 def print_status(text: str) -> None:
     """Print a line to stderr; stdout is for results."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text, lines=True), file=sys.stderr, flush=True)
+
+
+def print_result(text: str) -> None:
+    """Print lines for people to stdout; control characters in names and labels are shown, not sent."""
+    print(printable(text, lines=True), flush=True)
 
 
 def unreadable_lines(problems: Sequence[Sequence[str]]) -> list[str]:
@@ -26,7 +32,7 @@ def unreadable_lines(problems: Sequence[Sequence[str]]) -> list[str]:
         return []
     lines = [f"left out {counted(len(problems), 'unreadable picture')}:"]
     for name, reason in problems[:SHOWN]:
-        lines.append(f"  {name}: {reason}")
+        lines.append(f"  {printable(name)}: {printable(reason)}")
     if len(problems) > SHOWN:
         lines.append("  ...")
     return lines

@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ from lookalike._util.files import write_text
 from lookalike._util.settings import setting
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
-from lookalike.cli.output import require_new_file
+from lookalike.cli.output import print_result, require_new_file
 from lookalike.data.names import as_text
 from lookalike.report import html
 from lookalike.report.tables import Column, Line, Table, number, words
@@ -62,6 +63,7 @@ def run(argv: list[str]) -> int:
         vectors = idx.model(settings.device).embed(settings.picture)
         (hits,) = index.search_reranked(idx, vectors, settings.k, settings.where, settings.rerank)
         info = idx.info()
+        stamps = idx.stamps([hit.item.id for hit in hits])
     report: dict[str, Any] = {
         "index": str(settings.index),
         "picture": str(settings.picture),
@@ -74,18 +76,18 @@ def run(argv: list[str]) -> int:
         "hits": [{**hit.item._asdict(), "distance": hit.distance} for hit in hits],
     }
     if settings.html is not None:
-        write_text(settings.html, _page(report, settings.picture, hits))
+        write_text(settings.html, _page(report, settings.picture, hits, stamps))
     if flags:
         print(json.dumps(report))
         return 0
     if hits:
-        print(_table(report, _notes(report)).text())
+        print_result(_table(report, _notes(report)).text())
     else:
-        print("no pictures found: none matches the filter")
+        print_result("no pictures found: none matches the filter")
     for label, suggestion in suggestions.items():
-        print(f"no picture has the label {label}; did you mean {suggestion}?")
+        print_result(f"no picture has the label {label}; did you mean {suggestion}?")
     if settings.html is not None:
-        print(f"wrote {settings.html}")
+        print_result(f"wrote {settings.html}")
     return 0
 
 
@@ -108,11 +110,11 @@ def _notes(report: dict[str, Any]) -> list[str]:
     return notes
 
 
-def _page(report: dict[str, Any], query: Path, hits: list[Any]) -> str:
+def _page(report: dict[str, Any], query: Path, hits: list[Any], stamps: dict[str, str]) -> str:
     thumbnails = []
     for rank, hit in enumerate(hits, start=1):
         caption = f"{rank}. {hit.distance:.4f}  {hit.item.label or hit.item.file.name}"
-        thumbnails.append(_thumbnail(hit.item.file, hit.item.path, caption))
+        thumbnails.append(_thumbnail(hit.item.file, hit.item.path, caption, stamps.get(hit.item.id, "")))
     title = "No pictures found"
     if hits:
         title = f"The {len(hits)} nearest"
@@ -130,13 +132,14 @@ def _page(report: dict[str, Any], query: Path, hits: list[Any]) -> str:
     )
 
 
-def _thumbnail(file: Path, path: str, caption: str) -> str:
-    """A thumbnail, or the reason why the file cannot be read."""
+def _thumbnail(file: Path, path: str, caption: str, stamp: str = "") -> str:
+    """A thumbnail, or the reason why the file cannot be read or is not the one that was indexed."""
     from lookalike.data.pictures import UnreadablePicture
     from lookalike.data.reading import read_picture
+    from lookalike.index.folder import check_unchanged
 
     try:
-        image = read_picture(file, at_least=2 * SIDE)
+        image = read_picture(file, at_least=2 * SIDE, check=partial(check_unchanged, stamp=stamp))
     except UnreadablePicture as error:
         return html.paragraph(f"{caption}: {error.reason}", faint=True)
     image.thumbnail((SIDE, SIDE))

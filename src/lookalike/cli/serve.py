@@ -14,7 +14,7 @@ from lookalike._util.settings import setting
 from lookalike._util.signals import StopRequest
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
-from lookalike.cli.output import print_status
+from lookalike.cli.output import print_result, print_status
 
 if TYPE_CHECKING:
     from lookalike.server import Keys
@@ -177,4 +177,4 @@ def _announce(settings: ServeSettings, listener: socket.socket, count: int, keys
     if as_json:
         print(json.dumps(report), flush=True)
         return
-    print(f"{count:,} pictures at {address} (Ctrl-C to stop)", flush=True)
+    print_result(f"{count:,} pictures at {address} (Ctrl-C to stop)")

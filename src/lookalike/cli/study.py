@@ -10,6 +10,7 @@ from typing import Any
 from lookalike._util.settings import setting
 from lookalike.cli.arguments import JSON, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
+from lookalike.cli.output import print_result
 
 DESCRIPTION = """Run one study of the papers. It writes figures (PNG and SVG), the numbers behind them (CSV and JSON)
 and a page that compares the papers' claims with the results here. A study that was stopped continues where it was.
@@ -81,7 +82,7 @@ def run(argv: list[str]) -> int:
         }
         print(as_json(report))
     else:
-        print(summarize(study, settings, finished.result, out, finished.run))
+        print_result(summarize(study, settings, finished.result, out, finished.run))
     return 0
 
 
@@ -106,7 +107,7 @@ def _list_studies(as_json: bool) -> int:
             line += f" [--data: {study.data}]"
         elif study.data:
             line += f" [--data, optional: {study.data}]"
-        print(line)
+        print_result(line)
         if study.choices:
-            print(f"{'':<{width}}  {study.choices}")
+            print_result(f"{'':<{width}}  {study.choices}")
     return 0

@@ -9,6 +9,7 @@ from typing import Any
 from lookalike.cli.argument_errors import option_name
 from lookalike.cli.arguments import JSON, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
+from lookalike.cli.output import print_result
 from lookalike.training.checkpoint import RunFolder, to_yaml
 from lookalike.training.settings import Settings
 
@@ -35,7 +36,7 @@ def run(argv: list[str]) -> int:
     if "--json" in flags:
         print(json.dumps(figures))
     else:
-        print(_summarise(figures, settings.out))
+        print_result(_summarise(figures, settings.out))
     return 0
 
 

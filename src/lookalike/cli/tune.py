@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lookalike._util.settings import setting
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
-from lookalike.cli.output import print_status
+from lookalike.cli.output import print_result, print_status
 from lookalike.cli.processes import is_worker, run_workers, threads_per_worker
 from lookalike.cli.train import changed_settings, train_command
 
@@ -95,7 +95,7 @@ def run(argv: list[str]) -> int:
     if "--json" in flags:
         print(json.dumps(results.as_dict()))
     else:
-        print(describe_best(results))
+        print_result(describe_best(results))
         if results.best is not None:
             config_file = settings.out / "best.yaml"
             print(f"\n{results.train}\n\n# the same for --config, in {config_file}\n{results.config}", end="")

@@ -43,33 +43,40 @@ class Listing:
         others: Number of other files, by suffix.
         unreadable: Folders that could not be listed.
         hidden: Hidden folders with pictures, which were skipped.
+        links: Number of symbolic links, which were skipped.
     """
 
     pictures: list[str] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
     unreadable: list[Problem] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
+    links: int = 0
 
     def notes(self) -> tuple[str, ...]:
-        """Return a note on skipped hidden folders, if there are any."""
+        """Return notes on skipped links and hidden folders, if there are any."""
+        links: tuple[str, ...] = ()
+        if self.links:
+            links = (f"symbolic links are skipped: {self.links:,}",)
         if not self.hidden:
-            return ()
+            return links
         examples = self.hidden[:HIDDEN_SHOWN]
         if len(self.hidden) > HIDDEN_SHOWN:
             examples.append("...")
-        return (f"hidden folders are skipped, {len(self.hidden):,} of them with pictures: {', '.join(examples)}",)
+        hidden = f"hidden folders are skipped, {len(self.hidden):,} of them with pictures: {', '.join(examples)}"
+        return (*links, hidden)
 
 
-def list_pictures(root: str | Path) -> Listing:
+def list_pictures(root: str | Path, *, follow_symlinks: bool = True) -> Listing:
     """List all pictures below ``root``, recognised by their suffixes; no file is opened.
 
     Linked folders are followed, except back into a folder that contains them.
+    Without ``follow_symlinks``, linked files and folders are skipped and counted; ``root`` itself may be a link.
 
     Raises:
         ValueError: If the folder cannot be listed.
     """
     listing = Listing()
-    _walk(Path(root), "", frozenset(), listing)
+    _walk(Path(root), "", frozenset(), listing, follow_symlinks)
     return listing
 
 
@@ -140,7 +147,7 @@ def _one_class(root: Path, paths: list[list[str]], depth: int) -> str:
     return message
 
 
-def _walk(folder: Path, prefix: str, above: frozenset[tuple[int, int]], listing: Listing) -> None:
+def _walk(folder: Path, prefix: str, above: frozenset[tuple[int, int]], listing: Listing, follow: bool) -> None:
     try:
         status = folder.stat()
         here = (status.st_dev, status.st_ino)
@@ -158,9 +165,12 @@ def _walk(folder: Path, prefix: str, above: frozenset[tuple[int, int]], listing:
             if name.startswith(".") and _holds_pictures(by_name[name]):
                 listing.hidden.append(prefix + name)
             continue
+        if not follow and by_name[name].is_symlink():
+            listing.links += 1
+            continue
         suffix = Path(name).suffix.lower()
         if _is_folder(by_name[name]):
-            _walk(folder / name, f"{prefix}{name}/", above | {here}, listing)
+            _walk(folder / name, f"{prefix}{name}/", above | {here}, listing, follow)
         elif suffix in SUFFIXES:
             listing.pictures.append(prefix + name)
         else:

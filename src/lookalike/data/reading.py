@@ -19,7 +19,7 @@ import os
 import stat
 import struct
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -45,7 +45,13 @@ _HUGE = Lock()
 VERIFY_BLOCK = 32  # files handed to a thread at a time
 
 
-def read_picture(path: str | Path, *, at_least: int | None = None, pixel_limit: int = PIXEL_LIMIT) -> Image.Image:
+def read_picture(
+    path: str | Path,
+    *,
+    at_least: int | None = None,
+    pixel_limit: int = PIXEL_LIMIT,
+    check: Callable[[BinaryIO], None] | None = None,
+) -> Image.Image:
     """Read a picture.
 
     Args:
@@ -53,6 +59,7 @@ def read_picture(path: str | Path, *, at_least: int | None = None, pixel_limit: 
         at_least: Shorter side that is needed. A JPEG of twice that or more is decoded at 1/2, 1/4 or 1/8 of its size,
             which is much faster; other formats are decoded at full size.
         pixel_limit: Pictures with more pixels are refused before they are decoded.
+        check: Called with the open file before it is decoded; raises ``UnreadablePicture`` to refuse it.
 
     Returns:
         The picture: mode RGB, upright.
@@ -67,6 +74,9 @@ def read_picture(path: str | Path, *, at_least: int | None = None, pixel_limit: 
         if status.st_size == 0:
             raise UnreadablePicture(str(path), "empty file (0 bytes)")
         with Path(path).open("rb") as file:
+            if check is not None:
+                check(file)
+                file.seek(0)
             image = _open(file, str(path))
             width, height = image.size
             if width * height > pixel_limit:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from lookalike._util.outside_text import unescape_formula
 from lookalike._util.suggestions import closest
 from lookalike.data.files import table_of_files
 from lookalike.data.folder import SPLIT_NAMES
@@ -126,7 +127,7 @@ def _read_rows(file: Path, faults: list[str]) -> Iterator[Row]:
             if len(fields) != width:
                 faults.append(f"line {line}: expected {width} fields as in the header, got {len(fields)}")
                 continue
-            values = {name: fields[position] for name, position in columns.items()}
+            values = {name: unescape_formula(fields[position]) for name, position in columns.items()}
             row_faults = _row_faults(values)
             if row_faults:
                 faults += [f"line {line}: {fault}" for fault in row_faults]

@@ -300,6 +300,10 @@ class Index(ABC):
         """Return id -> record of the items with a stamp whose path is below the folder."""
 
     @abstractmethod
+    def stamps(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return id -> stamp of the items with these ids; the stamp is empty if none was given."""
+
+    @abstractmethod
     def restamp(self, stamps: dict[str, str]) -> None:
         """Set new stamps by id; the items stay unchanged."""
 

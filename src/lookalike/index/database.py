@@ -245,6 +245,10 @@ class Database:
                 items[item.id] = item
         return items
 
+    def stamps(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return id -> stamp, for ids that exist."""
+        return dict(self._select_in("SELECT id, stamp FROM items WHERE id IN", ids))
+
     def numbers_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Return id -> row number, for ids that exist."""
         return dict(self._select_in("SELECT id, number FROM items WHERE id IN", ids))

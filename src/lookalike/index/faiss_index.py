@@ -1,5 +1,6 @@
 """An index on this machine: items and vectors in SQLite, searched in memory by FAISS."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -76,6 +77,11 @@ class FaissIndex(Index):
         """Return id -> record of the items with a stamp whose path is below the folder."""
         with self._lock, self._database.reading():
             return self._database.files_below(folder)
+
+    def stamps(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return id -> stamp of the items with these ids; the stamp is empty if none was given."""
+        with self._lock, self._database.reading():
+            return self._database.stamps(ids)
 
     def restamp(self, stamps: dict[str, str]) -> None:
         """Set new stamps by id; the items stay unchanged."""

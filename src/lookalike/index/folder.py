@@ -5,11 +5,13 @@ an interrupted sync continues where it stopped. Unreadable pictures are listed a
 that came from a table stay until another table is given.
 """
 
+import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from lookalike import data
 from lookalike._util.checks import check_count
@@ -24,6 +26,7 @@ from lookalike.index.items import Item, check_items, file_item
 BATCH = 64  # pictures per commit
 DELETE_BATCH = 1000
 BLOCK = 1 << 20
+STAMP = re.compile(r"(?P<size>[0-9]+):-?[0-9]+:(?P<digest>[0-9a-f]{32})\*?")
 LABEL_FROM_TABLE = "*"  # end of a stamp: the label came from a table, not from the class folder
 
 
@@ -58,6 +61,7 @@ def sync(
     strict: bool = False,
     batch: int = BATCH,
     metadata: dict[str, dict[str, Any]] | None = None,
+    follow_symlinks: bool = True,
 ) -> Changes:
     """Make the index hold the pictures below a folder as they are now.
 
@@ -71,6 +75,7 @@ def sync(
         batch: Pictures per commit.
         metadata: Metadata by path within the folder, e.g. {"wren/1.jpg": {"year": 2020}}. A "label" in it overrides
             the class folder. It replaces what was given before, even if it is empty. None keeps labels and metadata.
+        follow_symlinks: Follow symbolic links below the folder. False leaves them out.
 
     Returns:
         What has changed.
@@ -87,7 +92,7 @@ def sync(
         raise ValueError(f"{folder} is not a folder of pictures")
     changes = Changes()
     with idx.writing():
-        pictures = _list_pictures(root, metadata or {}, changes)
+        pictures = _list_pictures(root, metadata or {}, changes, follow_symlinks)
         check_items([picture.item for picture in pictures])
         if strict:
             raise_problems(str(folder), changes.unreadable)
@@ -130,11 +135,13 @@ class _Listing(NamedTuple):
     splits: list[str | None]
 
 
-def _list_pictures(root: Path, metadata: dict[str, dict[str, Any]], changes: Changes) -> list[_Picture]:
+def _list_pictures(
+    root: Path, metadata: dict[str, dict[str, Any]], changes: Changes, follow_symlinks: bool
+) -> list[_Picture]:
     if datasets.recognise(root) is not None:
-        listing = _list_dataset(root)
+        listing = _list_dataset(root, follow_symlinks)
     else:
-        listing = _list_folder(root, changes)
+        listing = _list_folder(root, changes, follow_symlinks)
     if not listing.names:
         raise ValueError(
             f"{root} has no pictures, so nothing was changed: is a disk not mounted? "
@@ -159,20 +166,29 @@ def _list_pictures(root: Path, metadata: dict[str, dict[str, Any]], changes: Cha
     return pictures
 
 
-def _list_dataset(root: Path) -> _Listing:
+def _list_dataset(root: Path, follow_symlinks: bool) -> _Listing:
     """List a well-known data set, such as CUB, in its official layout."""
     pictures = data.load(str(root), check=False)
-    names = list(pictures.names)
-    labels = [pictures.classes[label] for label in pictures.labels]
-    splits: list[str | None] = [None] * len(names)
-    if pictures.splits is not None:
-        splits = list(map(str, pictures.splits))
-    return _Listing(pictures.root or root, names, labels, splits)
+    listing = _Listing(pictures.root or root, [], [], [])
+    for i, name in enumerate(pictures.names):
+        if not follow_symlinks and _is_linked(root, listing.base / name):
+            continue
+        listing.names.append(name)
+        listing.labels.append(pictures.classes[pictures.labels[i]])
+        listing.splits.append(None if pictures.splits is None else str(pictures.splits[i]))
+    return listing
 
 
-def _list_folder(root: Path, changes: Changes) -> _Listing:
+def _is_linked(root: Path, file: Path) -> bool:
+    """Whether the file or a folder between it and ``root`` is a symbolic link."""
+    relative = file.relative_to(root)
+    folders = [root.joinpath(*relative.parts[:depth]) for depth in range(1, len(relative.parts) + 1)]
+    return any(map(Path.is_symlink, folders))
+
+
+def _list_folder(root: Path, changes: Changes, follow_symlinks: bool) -> _Listing:
     """List a folder; class folders are labels, and folders named train or test above them are splits."""
-    listing = list_pictures(root)
+    listing = list_pictures(root, follow_symlinks=follow_symlinks)
     changes.unreadable = list(listing.unreadable)
     changes.notes = listing.notes()
     paths = [name.split("/") for name in listing.pictures]
@@ -301,8 +317,40 @@ def _compare(picture: _Picture, record: FileRecord | None) -> tuple[str, bool]:
         recorded_size_and_time, _, recorded_digest = record.stamp.removesuffix(LABEL_FROM_TABLE).rpartition(":")
     if size_and_time == recorded_size_and_time:
         return f"{size_and_time}:{recorded_digest}{mark}", True
-    digest = blake2b(digest_size=16)
     with picture.file.open("rb") as content:
-        while block := content.read(BLOCK):
-            digest.update(block)
-    return f"{size_and_time}:{digest.hexdigest()}{mark}", recorded_digest == digest.hexdigest()
+        digest = _digest(content)
+    return f"{size_and_time}:{digest}{mark}", recorded_digest == digest
+
+
+# ---- serving
+
+
+class ChangedPicture(UnreadablePicture):
+    """A file has another content than when it was indexed."""
+
+
+def check_unchanged(file: BinaryIO, stamp: str) -> None:
+    """Check that a file has the content that was indexed: its size, then a digest of all bytes.
+
+    The time alone proves nothing: it changes when a file is copied, and it can be set.
+
+    Args:
+        file: The open file.
+        stamp: The stamp from the index. Items that were added without one are not checked.
+
+    Raises:
+        ChangedPicture: If the content differs.
+    """
+    match = STAMP.fullmatch(stamp)
+    if match is None:
+        return
+    size = os.fstat(file.fileno()).st_size
+    if size != int(match["size"]) or _digest(file) != match["digest"]:
+        raise ChangedPicture(str(file.name), "changed since it was indexed")
+
+
+def _digest(file: BinaryIO) -> str:
+    digest = blake2b(digest_size=16)
+    while block := file.read(BLOCK):
+        digest.update(block)
+    return digest.hexdigest()

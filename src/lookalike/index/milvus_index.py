@@ -162,6 +162,10 @@ class MilvusIndex(Index):
                 records[item.id] = FileRecord(item.path, item.label, item.metadata, row["stamp"])
         return records
 
+    def stamps(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return id -> stamp of the items with these ids; the stamp is empty if none was given."""
+        return {row["id"]: row["stamp"] for row in self._by_id(list(ids), ["id", "stamp"])}
+
     def restamp(self, stamps: dict[str, str]) -> None:
         """Set new stamps by id; the items stay unchanged."""
         items = list(self._get(list(stamps)).values())

@@ -12,6 +12,8 @@ from html import escape
 from io import StringIO
 from typing import Literal
 
+from lookalike._util.outside_text import escape_formula, printable
+
 BOLD, UNDERLINED, PLAIN = "\033[1m", "\033[4m", "\033[0m"
 NOTHING = "–"  # noqa: RUF001 - a dash
 # By rank: 0 for any entry, 1 for the best, 2 for the second best.
@@ -112,20 +114,20 @@ class Table:
             colour: use bold and underlined text; otherwise * marks the best and ~ the second best.
         """
         ranks = self.ranks()
-        titles = [column.title for column in self.columns]
+        titles = [printable(column.title) for column in self.columns]
         texts = []
         for line, line_ranks in zip(self.lines, ranks, strict=True):
             line_texts = []
             for entry, rank in zip(line.entries, line_ranks, strict=True):
                 mark = "" if colour else TEXT_MARKS[rank]
-                line_texts.append(entry.text + mark)
+                line_texts.append(printable(entry.text) + mark)
             texts.append(line_texts)
         widths = []
         for column_texts in zip(titles, *texts, strict=True):
             widths.append(max(map(len, column_texts)))
         rule = "  ".join("-" * width for width in widths)
         no_ranks = [0] * len(self.columns)
-        printed = [self.title] if self.title else []
+        printed = [printable(self.title)] if self.title else []
         printed.append(self._text_line(titles, no_ranks, widths))
         if texts:
             printed.append(rule)
@@ -135,7 +137,7 @@ class Table:
             printed.append(self._text_line(line_texts, ranks[line_number] if colour else no_ranks, widths))
         if not colour and any(map(any, ranks)):
             printed.append(f"{TEXT_MARKS[1]} best, {TEXT_MARKS[2]} second best")
-        return "\n".join([*printed, *self.notes])
+        return "\n".join([*printed, *map(printable, self.notes)])
 
     def _text_line(self, texts: Sequence[str], ranks: Sequence[int], widths: Sequence[int]) -> str:
         padded = []
@@ -159,14 +161,14 @@ class Table:
             titles.append(column.title)
             if has_spread[-1]:
                 titles.append(f"{column.title} std")
-        writer.writerow(titles)
+        writer.writerow(map(escape_formula, titles))
         for line in self.lines:
             words = []
             for entry, with_spread in zip(line.entries, has_spread, strict=True):
                 words.append(_csv_value(entry))
                 if with_spread:
                     words.append(_full_precision(entry.spread))
-            writer.writerow(map(_escape_formula, words))
+            writer.writerow(map(escape_formula, words))
         return text.getvalue()
 
     def latex(self) -> str:
@@ -294,10 +296,3 @@ def _csv_value(entry: Entry) -> str:
 
 def _full_precision(value: float | None) -> str:
     return "" if value is None else f"{value:.10g}"
-
-
-def _escape_formula(word: str) -> str:
-    """Keep a spreadsheet from running a word that begins like a formula."""
-    if word.startswith(("=", "+", "-", "@")) and not re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", word):
-        return f"'{word}"
-    return word

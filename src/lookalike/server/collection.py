@@ -6,6 +6,7 @@ never removes a file that an addition has just written.
 
 import time
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -19,6 +20,7 @@ from lookalike.data.pictures import UnreadablePicture
 from lookalike.data.reading import read_picture
 from lookalike.index import filters
 from lookalike.index.base import Index
+from lookalike.index.folder import ChangedPicture, check_unchanged
 from lookalike.index.items import Hit, Item, check_items
 from lookalike.index.reranking import search_reranked
 from lookalike.index.storage import IndexInUse
@@ -180,10 +182,16 @@ class Collection:
             The upright RGB picture.
 
         Raises:
-            ApiError: 410 if the file is missing or unreadable.
+            ApiError: 410 if the file is missing or unreadable, or has changed since it was indexed.
         """
+        stamp = ""
+        if item.path:
+            stamp = self.idx.stamps([item.id]).get(item.id, "")
         try:
-            return read_picture(self._file(item), at_least=at_least)
+            return read_picture(self._file(item), at_least=at_least, check=partial(check_unchanged, stamp=stamp))
+        except ChangedPicture:
+            message = "the file of this item has changed since it was indexed: update the index"
+            raise ApiError(410, "changed", message) from None
         except UnreadablePicture:
             raise _gone() from None
 

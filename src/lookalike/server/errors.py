@@ -24,7 +24,7 @@ DESCRIPTIONS = {
     404: "Not found.",
     408: "The request took too long to arrive.",
     409: "This model cannot do that.",
-    410: "The picture of this item is missing.",
+    410: "The picture of this item is missing or has changed since it was indexed.",
     413: "More bytes or pixels than allowed.",
     415: "Not a multipart form, or not a picture in a supported format.",
     421: "The server does not accept this name (header Host).",

@@ -91,6 +91,7 @@ def routes(context: Context) -> APIRouter:
             stamp = await context.in_picture_thread(collection.stamp, item)
             etag = f'"{stamp}-{side}"'
             headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
+            headers["Content-Disposition"] = f'inline; filename="{id}.jpg"'  # an id has no quotes
             if etag in request.headers.get("if-none-match", ""):
                 return Response(status_code=304, headers=headers)
             jpeg = await context.in_picture_thread(lambda: as_jpeg(collection.picture(item, at_least=side), side=side))

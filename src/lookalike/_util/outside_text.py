@@ -1,0 +1,61 @@
+"""Texts from outside (file names, labels) made safe for terminals and spreadsheets."""
+
+import re
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff]")
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_ESCAPED_FORMULA = re.compile(r"'+[=+\-@\t\r]")
+_NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.IGNORECASE)
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    r"""Show control characters, terminal escapes and reversals of the reading direction instead of sending them.
+
+    Args:
+        text: The text.
+        lines: Keep line ends and tabs, for a text of several lines.
+
+    Returns:
+        The text with these characters as ``\x1b`` or ``\u202e``.
+
+    >>> print(printable("wren\x1b[2J\u202egpj.exe"))
+    wren\x1b[2J\u202egpj.exe
+    """
+
+    def escape(match: re.Match[str]) -> str:
+        if lines and match[0] in "\n\t":
+            return match[0]
+        code = ord(match[0])
+        if code < 0x100:
+            return f"\\x{code:02x}"
+        return f"\\u{code:04x}"
+
+    return _CONTROL.sub(escape, text)
+
+
+def escape_formula(cell: str) -> str:
+    """Keep a spreadsheet from running a cell that begins like a formula.
+
+    Args:
+        cell: The text of a cell.
+
+    Returns:
+        The text, with an apostrophe in front if it begins like a formula and is not a number.
+
+    >>> [escape_formula(cell) for cell in ("=1+1", "-0.5", "@me", "wren")]
+    ["'=1+1", '-0.5', "'@me", 'wren']
+    """
+    if _FORMULA.match(cell) and not _NUMBER.fullmatch(cell):
+        return f"'{cell}"
+    return cell
+
+
+def unescape_formula(cell: str) -> str:
+    """Return the text that ``escape_formula`` was given.
+
+    >>> unescape_formula("'=1+1"), unescape_formula("'tis")
+    ('=1+1', "'tis")
+    """
+    if _ESCAPED_FORMULA.match(cell):
+        return cell[1:]
+    return cell
