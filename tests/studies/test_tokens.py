@@ -216,7 +216,7 @@ def test_as_it_is_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     said = capsys.readouterr()
     assert "chosen among 2 by validation" in said.err
     assert "points; m = 8, keep 0.3, sharpness" in said.out
-    assert "were still improving after the last of 1 epoch." in said.out
+    assert "were still improving in the last epochs." in said.out
     assert len(list((out / "parts").iterdir())) == 3
 
 

@@ -72,17 +72,7 @@ SEED_NOTE = (
 def judge_claims(
     networks: Sequence[Metrics], untrained: Sequence[Overlap], pictures: int, classes: int
 ) -> list[JudgedClaim]:
-    """Judge all claims.
-
-    Args:
-        networks: Metrics of each network, see ``measure_network``.
-        untrained: Overlap of the class hulls of each network before training.
-        pictures: Number of measured pictures.
-        classes: Number of classes.
-
-    Returns:
-        The claims with their verdicts.
-    """
+    """Judge all claims, from the metrics of each network and the overlap of its class hulls before training."""
     values = {metric: [metrics[metric] for metrics in networks] for metric in networks[0]}
     radius = max(values["radius"])
     used = float(np.mean(np.divide(values["largest error"], values["radius"])))

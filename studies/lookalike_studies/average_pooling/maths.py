@@ -121,18 +121,7 @@ def fit_classes(vectors: Tensor, labels: Tensor, steps: int = 100) -> nn.Linear:
 
 
 def measure_network(features: Tensor, labels: Tensor, count: int, active: float, programmes: int) -> Network:
-    """Measure everything that the claims need.
-
-    Args:
-        features: Local features of pictures, (B, n, 2).
-        labels: Classes, (B,).
-        count: Number of prototypes.
-        active: Share of a class's features from which on a prototype is active.
-        programmes: Number of pictures whose linear programme is solved.
-
-    Returns:
-        Cover, class layer and metrics.
-    """
+    """Measure everything that the claims need, from local features (B, n, 2) of pictures with labels (B,)."""
     cover = cover_features(features, labels, count, active)
     mixtures = cover.mixtures
     solved = np.linspace(0, len(features) - 1, min(programmes, len(features))).astype(int)

@@ -16,6 +16,7 @@ from torch import Tensor
 from lookalike.report.theme import FAINT, INK, figure, theme
 from lookalike_studies.average_pooling.maths import Network
 from lookalike_studies.framework.hulls import set_plane
+from lookalike_studies.framework.plots import legend_below, write_cells
 
 POINTS = 6000  # local features that are drawn
 PATCHES = 4  # of each prototype
@@ -141,10 +142,9 @@ def _draw_shares(panel: Any, shares: NDArray[np.float64], classes: Sequence[str]
     np.fill_diagonal(shares, np.nan)
     panel.imshow(shares, cmap="Greys", vmin=0, vmax=100)
     if count <= 12:
-        for (row, column), share in np.ndenumerate(shares):
-            if row != column:
-                colour = "white" if share > 55 else INK
-                panel.text(column, row, f"{share:.0f}", ha="center", va="center", fontsize=8, color=colour)
+        texts = np.vectorize("{:.0f}".format, otypes=[object])(shares)
+        np.fill_diagonal(texts, "")
+        write_cells(panel, texts, shares > 55, fontsize=8)
     panel.set(xticks=range(count), xlabel="class", title="common area of two hulls")
     panel.set_yticks(range(count), [f"{label} {name}" for label, name in enumerate(classes)])
     panel.grid(visible=False)
@@ -179,8 +179,7 @@ def draw_mixtures(scene: Scene) -> Figure:
             error = float(mixtures.error[picture])
             plane.set_title(f"apart by {error:.3f}, bound {cover.radius:.3f} (dashed)", fontsize=10)
             set_plane(plane, REACH)
-        handles, labels = panels[EXAMPLES].get_legend_handles_labels()
-        drawn.legend(handles, labels, loc="outside lower center", ncols=4)
+        legend_below(drawn, panels[EXAMPLES], 4)
     return drawn
 
 
@@ -230,8 +229,7 @@ def draw_class_maps(scene: Scene) -> Figure:
             side = round(len(scores) ** 0.5)
             votes = scores.argmax(-1).view(side, side).numpy()
             bottom.imshow(votes, cmap=colours, vmin=-0.5, vmax=count - 0.5, alpha=0.75)
-            for (y, x), vote in np.ndenumerate(votes):
-                bottom.text(x, y, str(vote), ha="center", va="center", fontsize=7)
+            write_cells(bottom, votes, np.zeros(votes.shape, dtype=bool), fontsize=7)
             decision = int(scores.mean(0).argmax())
             bottom.set_title(f"mean score: {decision} {scene.classes[decision]}", fontsize=10)
     return drawn

@@ -42,14 +42,6 @@ SEARCH_SEED = 1000  # of the networks that choose the margin
 SHORTEST_CYCLE = 10  # steps of the learning rate schedule
 NOT_IN_TRAINING = ("seeds", "prototypes", "active", "programmes")  # settings that no network depends on
 DRAWN = "glyphs, drawn on the spot"
-CAPTIONS = {
-    "partition": "Local features, prototypes, and the cells of the plane that belong to them (Figure 4.2).",
-    "patches": "For each prototype the patches whose features lie nearest to it, no two of one picture (Figure 4.2).",
-    "hulls": "Hulls of the active prototypes of each class, and what two classes have in common (Figure 4.3).",
-    "mixtures": "Average and mixture of prototypes of single pictures (Figure 4.4).",
-    "bound": "How far apart average and mixture are, and the bound, for every picture.",
-    "class-maps": "The classification view: the class that each position votes for; the mean of the scores decides.",
-}
 
 
 @dataclass(frozen=True)
@@ -130,14 +122,6 @@ def run(settings: AveragePooling, context: Context) -> StudyResult:
         networks.append(measure_network(torch.from_numpy(features), labels, *cover, settings.programmes))
         untrained.append(cover_features(torch.from_numpy(first_features), labels, *cover).overlap)
     scene = plots.Scene(pixels, measured.labels, measured.classes, networks[0])
-    figures = {
-        "partition": plots.draw_partition(scene),
-        "patches": plots.draw_patches(scene),
-        "hulls": plots.draw_hulls(scene),
-        "mixtures": plots.draw_mixtures(scene),
-        "bound": plots.draw_bound(settings.seeds, networks),
-        "class-maps": plots.draw_class_maps(scene),
-    }
     metrics = [network.metrics for network in networks]
     numbers = []
     for seed, network, before in zip(settings.seeds, networks, untrained, strict=True):
@@ -147,7 +131,32 @@ def run(settings: AveragePooling, context: Context) -> StudyResult:
         numbers.append({"seed": seed, **network.metrics, "untrained": of_untrained, **per_picture})
     return StudyResult(
         claims=claims.judge_claims(metrics, untrained, len(measured), len(measured.classes)),
-        figures={name: (figure, CAPTIONS[name]) for name, figure in figures.items()},
+        figures={
+            "partition": (
+                plots.draw_partition(scene),
+                "Local features, prototypes, and the cells of the plane that belong to them (Figure 4.2).",
+            ),
+            "patches": (
+                plots.draw_patches(scene),
+                "For each prototype the patches whose features lie nearest to it, no two of one picture (Figure 4.2).",
+            ),
+            "hulls": (
+                plots.draw_hulls(scene),
+                "Hulls of the active prototypes of each class, and what two classes have in common (Figure 4.3).",
+            ),
+            "mixtures": (
+                plots.draw_mixtures(scene),
+                "Average and mixture of prototypes of single pictures (Figure 4.4).",
+            ),
+            "bound": (
+                plots.draw_bound(settings.seeds, networks),
+                "How far apart average and mixture are, and the bound, for every picture.",
+            ),
+            "class-maps": (
+                plots.draw_class_maps(scene),
+                "The classification view: the class that each position votes for; the mean of the scores decides.",
+            ),
+        },
         tables={
             "seeds": claims.seeds_table(settings.seeds, metrics, untrained),
             "overlap": claims.overlap_table(networks[0].cover.overlap, measured.classes),

@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 
 from lookalike.demo.pictures import Shots
 from lookalike.demo.training import Contestant
-from lookalike.report.theme import INK, figure, style, theme
+from lookalike.report.theme import INK, Style, figure, style, theme
 from lookalike_studies.collage.claims import DISTILLED, Run
-from lookalike_studies.localisation.masks import spread
+from lookalike_studies.framework.plots import curve
 from lookalike_studies.localisation.plots import Heat, heat_maps
 
 
@@ -20,13 +20,14 @@ def draw_curves(contestants: Sequence[Contestant], runs: Mapping[str, Sequence[R
         for contestant in contestants:
             curves = np.array([run.curve for run in runs[contestant.name]])  # (seeds, evaluations, step and MAP@R)
             steps, values = curves[0, :, 0], 100 * curves[:, :, 1]
-            look = style(f"{contestant.pooling} + zero-shot" if contestant.zero_shot else contestant.pooling)
-            colour, marker, line = look.colour, look.marker, look.line
-            if contestant.name == DISTILLED:
-                colour, marker, line = INK, "x", ":"
-            panel.plot(steps, values.mean(0), color=colour, marker=marker, linestyle=line, label=contestant.name)
+            look = style(contestant.pooling)
+            if contestant.zero_shot:
+                look = style(f"{contestant.pooling} + zero-shot")
+            elif contestant.name == DISTILLED:
+                look = Style(INK, "x", line=":")
+            panel.plot(steps, values.mean(0), label=contestant.name, **curve(look))
             if len(values) > 1:
-                panel.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
+                panel.fill_between(steps, values.min(0), values.max(0), color=look.colour, alpha=0.15, linewidth=0)
         panel.set(xlabel="steps of training", ylabel="MAP@R of the validation, %")
         panel.legend()
     return drawn
@@ -39,7 +40,7 @@ def draw_heat_maps(training: Shots, test: Shots, heats: Sequence[Heat]) -> Figur
         np.concatenate([training.labels, test.labels]),
         np.concatenate([training.cells, test.cells]),
     )
-    drawn = heat_maps(shown, heats, spread, np.arange(len(shown.labels)))
+    drawn = heat_maps(shown, heats, np.arange(len(shown.labels)))
     with theme():
         for row in range(len(shown.labels)):
             side = "training" if row < len(training.labels) else "unseen"

@@ -33,11 +33,6 @@ from lookalike_studies.localisation.plots import Heat
 
 BACKBONE = "resnet20"
 SPLITS = ("train", "validation", "test")
-CAPTIONS = {
-    "learning": "MAP@R of the validation over training; mean and range over seeds. Step 0: the pretrained backbone.",
-    "heat-maps": "Pooling weights on collages of the training and of unseen sub-classes, the first seed. Outlined: the "
-    "cell that decides the class. White: no weight; each picture's scale ends at its largest weight.",
-}
 
 
 @dataclass(frozen=True)
@@ -117,20 +112,20 @@ def run(settings: Collage, context: Context) -> StudyResult:
     backbone, classes = _pretrain(settings, folder, context)
     runs: dict[str, list[Run]] = {}
     for contestant in settings.contestants:
-        shots = single_pictures if contestant.name == DISTILLED else collages
-        name = contestant.name
-        runs[name] = [_run(contestant, seed, backbone, shots, settings, context) for seed in settings.seeds]
-    for name, of_seeds in runs.items():
-        context.display.say(f"{name}: MAP@R {format_mean(percent(of_seeds))} on unseen sub-classes")
-    heats = []
+        shots = collages
+        if contestant.name == DISTILLED:
+            shots = single_pictures
+        of_seeds = [_run(contestant, seed, backbone, shots, settings, context) for seed in settings.seeds]
+        runs[contestant.name] = of_seeds
+    map_at_r, heats = {}, []
     for contestant in settings.contestants:
-        if contestant.name != DISTILLED:
-            heats.append(Heat(contestant, runs[contestant.name][0].weights))
-    shown = [_take(collages[split], choose(collages[split], settings.shown)) for split in ("train", "test")]
-    figures = {
-        "learning": draw_curves(settings.contestants, runs),
-        "heat-maps": draw_heat_maps(shown[0], shown[1], heats),
-    }
+        name = contestant.name
+        map_at_r[name] = percent(runs[name])
+        context.display.say(f"{name}: MAP@R {format_mean(map_at_r[name])} on unseen sub-classes")
+        if name != DISTILLED:
+            heats.append(Heat(contestant, runs[name][0].weights))
+    known = _take(collages["train"], choose(collages["train"], settings.shown))
+    unseen = _take(collages["test"], choose(collages["test"], settings.shown))
     numbers = []
     for name, of_seeds in runs.items():
         for seed, one in zip(settings.seeds, of_seeds, strict=True):
@@ -138,8 +133,18 @@ def run(settings: Collage, context: Context) -> StudyResult:
             del values["weights"]
             numbers.append({"run": name, "seed": seed, **values})
     return StudyResult(
-        claims=judge_claims({name: percent(of_seeds) for name, of_seeds in runs.items()}),
-        figures={name: (figure, CAPTIONS[name]) for name, figure in figures.items()},
+        claims=judge_claims(map_at_r),
+        figures={
+            "learning": (
+                draw_curves(settings.contestants, runs),
+                "MAP@R of the validation over training; mean and range over seeds. Step 0: the pretrained backbone.",
+            ),
+            "heat-maps": (
+                draw_heat_maps(known, unseen, heats),
+                "Pooling weights on collages of the training and of unseen sub-classes, the first seed. Outlined: the "
+                "cell that decides the class. White: no weight; each picture's scale ends at its largest weight.",
+            ),
+        },
         tables={"collage": runs_table(runs)},
         numbers={
             "pretraining": {"classes": classes, "accuracy": backbone.accuracy, "loss": backbone.loss},

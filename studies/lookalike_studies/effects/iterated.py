@@ -5,9 +5,8 @@ the solution only and presumes that the rounds have converged (closed form). ``l
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +19,7 @@ from lookalike.geometry import clip
 from lookalike.pooling.base import Pooled
 from lookalike.pooling.gsp import GeneralizedSumPool
 from lookalike.pooling.reference import paper_closed_form, paper_iteration
+from lookalike_studies.framework.context import Tick
 
 NAME = "gsp-iterated"
 EXACT, CLOSED_FORM, AUTOGRAD = "this layer", "closed-form gradient", "autograd"
@@ -52,14 +52,22 @@ class IteratedSumPool(GeneralizedSumPool):
         if mask is not None:
             raise ValueError("the paper's iteration is for whole maps: it takes no mask")
         if not self.ready or self._keep == 1:
-            return super().forward(features, details=True) if details else super().forward(features)
-        bags = (features.flatten(2).mT if features.dim() == 4 else features).float()
+            if details:
+                return super().forward(features, details=True)
+            return super().forward(features)
+        if features.dim() == 4:
+            features = features.flatten(2).mT
+        bags = features.float()
         distances = torch.cdist(clip(bags).flatten(0, 1), clip(self.prototypes)).view(*bags.shape[:2], -1)
-        solve = paper_closed_form if self.gradient == "closed-form" else paper_iteration
+        solve = paper_iteration
+        if self.gradient == "closed-form":
+            solve = paper_closed_form
         residual, plan = solve(distances.mT, self._keep, self._sharpness, self.iterations)
         weights = (1 / bags.shape[1] - residual) / self._keep
         vector = (weights.unsqueeze(-1) * bags).sum(1).to(features.dtype)
-        return Pooled(vector, weights, plan.sum(-1) / self._keep) if details else vector
+        if details:
+            return Pooled(vector, weights, plan.sum(-1) / self._keep)
+        return vector
 
 
 @contextmanager
@@ -82,34 +90,35 @@ class Cost(NamedTuple):
     megabytes: float  # kept between forward and backward, beyond the features
 
 
-def costs(
-    size: tuple[int, int, int, int], rounds: Sequence[int], repeats: int, tick: Callable[[int], None]
-) -> list[Cost]:
+def costs(size: tuple[int, int, int, int], rounds: Sequence[int], repeats: int, tick: Tick) -> list[Cost]:
     """Time and memory of each way and number of rounds; size: bags, features of a bag, prototypes, dim.
 
     The ways take turns, so that whatever disturbs the machine disturbs all of them.
     """
-    bags, places, prototypes, dim = size
+    bags, features_of_bag, prototypes, dim = size
     generator = torch.Generator().manual_seed(0)
-    features = torch.randn(bags, places, dim, generator=generator).requires_grad_()
+    features = torch.randn(bags, features_of_bag, dim, generator=generator).requires_grad_()
     chosen = 0.9 * normalize(torch.randn(prototypes, dim, generator=generator))
     layers: dict[tuple[str, int], GeneralizedSumPool] = {(EXACT, 0): GeneralizedSumPool(dim, prototypes)}
-    for way, gradient in ((CLOSED_FORM, "closed-form"), (AUTOGRAD, "autograd")):
-        make = partial(IteratedSumPool, dim, prototypes)
-        layers |= {(way, k): make(iterations=k, gradient=gradient) for k in rounds}  # type: ignore[arg-type]
-    times: dict[tuple[str, int], list[float]] = {which: [] for which in layers}
+    for k in rounds:
+        layers[CLOSED_FORM, k] = IteratedSumPool(dim, prototypes, iterations=k, gradient="closed-form")
+    for k in rounds:
+        layers[AUTOGRAD, k] = IteratedSumPool(dim, prototypes, iterations=k, gradient="autograd")
+    times: dict[tuple[str, int], list[float]] = {}
     for turn in range(repeats + WARM_UP):
-        for which, layer in layers.items():
+        for key, layer in layers.items():
             if turn == 0:
                 layer._set_prototypes(chosen)
             started = time.process_time()
             layer(features).square().sum().backward()
-            times[which] += [1000 * (time.process_time() - started)] if turn >= WARM_UP else []
+            if turn >= WARM_UP:
+                times.setdefault(key, []).append(1000 * (time.process_time() - started))
             tick(1)
-    return [
-        Cost(way, k, median(times[way, k]), (kept_bytes(layer, features) - _bytes(features)) / 1e6)
-        for (way, k), layer in layers.items()
-    ]
+    measured = []
+    for (way, k), layer in layers.items():
+        megabytes = (kept_bytes(layer, features) - _bytes(features)) / 1e6
+        measured.append(Cost(way, k, median(times[way, k]), megabytes))
+    return measured
 
 
 def kept_bytes(layer: torch.nn.Module, features: Tensor) -> int:

@@ -13,6 +13,7 @@ from lookalike.tuning.space import format_value, short_names
 from lookalike_studies.effects.claims import measured_effects, published_effects
 from lookalike_studies.effects.iterated import AUTOGRAD, CLOSED_FORM, EXACT, Cost
 from lookalike_studies.effects.measured import Measured
+from lookalike_studies.framework.plots import curve, powers_of_two, set_log_ticks, set_rows, write_beside, write_cells
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,11 +56,10 @@ def lines(measured: Measured) -> Figure:
         for label, numbers in groups.items():
             ticks |= _line(axes, measured, setting, label, numbers, styles[label])
         xs = sorted(ticks)
-        is_share = max(xs) <= 1
-        if not is_share and min(xs) > 0 and max(xs) / min(xs) > WIDE:
-            axes.set_xscale("log", base=2)
-        axes.set_xticks(xs, [f"{x:g}" for x in xs])
-        axes.minorticks_off()
+        if max(xs) > 1 and min(xs) > 0 and max(xs) / min(xs) > WIDE:
+            powers_of_two(axes, xs)
+        else:
+            axes.set_xticks(xs, map("{:g}".format, xs))
         axes.set(xlabel=_label(measured, setting), ylabel=_metric(measured))
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return drawn
@@ -68,7 +68,7 @@ def lines(measured: Measured) -> Figure:
 def heat(measured: Measured) -> Figure:
     """Draw a heat map of two settings for each series."""
     first, second = measured.axis.varied
-    names = list(dict.fromkeys(point.series for point in measured.points))
+    names = _series_names(measured)
     low, high = np.nanmin(measured.means), np.nanmax(measured.means)
     with theme():
         drawn, panels = figure(1.2 + 4.6 * len(names), 4.4, 1, len(names))
@@ -77,15 +77,15 @@ def heat(measured: Measured) -> Figure:
             across = sorted({measured.points[i].values[first] for i in numbers})
             up = sorted({measured.points[i].values[second] for i in numbers})
             table = np.full((len(up), len(across)), np.nan)
+            texts = np.full(table.shape, "", dtype=object)
             for i in numbers:
-                values, mean = measured.points[i].values, measured.means[i]
-                row, column = up.index(values[second]), across.index(values[first])
-                table[row, column] = mean
-                text = f"{mean:.2f}"
+                values = measured.points[i].values
+                cell = up.index(values[second]), across.index(values[first])
+                table[cell] = measured.means[i]
+                texts[cell] = f"{measured.means[i]:.2f}"
                 if not np.isnan(measured.stds[i]):
-                    text += f"\n± {measured.stds[i]:.2f}"
-                colour = INK if mean > (low + high) / 2 else "white"
-                axes.text(column, row, text, ha="center", va="center", color=colour)
+                    texts[cell] += f"\n± {measured.stds[i]:.2f}"
+            write_cells(axes, texts, table <= (low + high) / 2)
             mesh = axes.imshow(table, cmap="viridis", vmin=low, vmax=high, origin="lower", aspect="auto")
             axes.grid(visible=False)
             axes.set_xticks(range(len(across)), map(format_value, across))
@@ -109,34 +109,34 @@ def bars(measured: Measured) -> Figure:
             looks = _style_of(series.pooling, series.methods)
             shape: Any = {"color": looks.colour, "mec": INK, "ms": 9, "capsize": 4, "elinewidth": 2}
             axes.errorbar(means[i], position, xerr=_errors(stds[i]), fmt=looks.marker, **shape)
-            _annotate(axes, means[i], np.nan_to_num(stds[i]), position, 8)
+            write_beside(axes, means[i], stds[i], position, f"{means[i]:.2f}", 8)
         axes.set_ylim(-0.6, len(order) - 0.4)
-        axes.set_yticks(range(len(order)), [measured.points[i].series for i in order])
-        axes.grid(visible=False, axis="y")
-        axes.grid(axis="x")
+        set_rows(axes, [measured.points[i].series for i in order])
         span = np.nanmax(means) - np.nanmin(means)
         low = max(0.0, np.nanmin(means) - max(span, 3 * np.nanmax([0.1, *stds])))
-        note = " (the axis does not begin at 0)" if low else ""
-        axes.set(xlabel=_metric(measured) + note, xlim=(low, None))
+        label = _metric(measured)
+        if low:
+            label += " (the axis does not begin at 0)"
+        axes.set(xlabel=label, xlim=(low, None))
         axes.margins(x=0.12)
     return drawn
 
 
 def effects(measured: Measured) -> Figure:
     """Draw the main effects of the settings beside those of the published table."""
-    names = list(dict.fromkeys(point.series for point in measured.points))
+    names = _series_names(measured)
     with theme():
         drawn, panels = figure(1.0 + 4.6 * len(names), 4.2, 1, len(names))
         for axes, name in zip(panels, names, strict=True):
             ours = measured_effects(measured, name)
             theirs = published_effects(measured.axis.named(name).loss)
-            margin, places = measured.margin_of(ours.count), np.arange(len(ours.values))
-            heights = list(ours.values.values())
-            axes.bar(places - 0.2, heights, 0.38, yerr=_errors(margin), color="#0072B2", capsize=4, label="here")
-            heights = [theirs[setting] for setting in ours.values]
-            axes.bar(places + 0.2, heights, 0.38, color=FAINT, hatch="///", edgecolor=INK, label="Table 5.4")
+            settings, x = list(ours.values), np.arange(len(ours.values))
+            here: Any = {"yerr": _errors(measured.margin_of(ours.count)), "color": "#0072B2", "capsize": 4}
+            published: Any = {"color": FAINT, "hatch": "///", "edgecolor": INK}
+            axes.bar(x - 0.2, list(ours.values.values()), 0.38, label="here", **here)
+            axes.bar(x + 0.2, [theirs[name] for name in settings], 0.38, label="Table 5.4", **published)
             axes.axhline(0, color=INK, linewidth=0.8)
-            axes.set_xticks(places, [SHORT_LABELS[setting] for setting in ours.values])
+            axes.set_xticks(x, [SHORT_LABELS[name] for name in settings])
             axes.set(title=name, ylabel="effect from low to high, points of MAP@R")
         panels[0].legend()
     return drawn
@@ -168,12 +168,10 @@ def problem_steps(measured: Measured, steps: Mapping[str, Sequence[int]]) -> Fig
                 colour, hatch = "#F0E442", "..."
             shape: Any = {"color": colour, "hatch": hatch, "edgecolor": INK, "capsize": 4}
             left.barh(position, means[i], xerr=_errors(stds[i]), **shape)
-            _annotate(left, means[i], np.nan_to_num(stds[i]), position, 5)
+            write_beside(left, means[i], stds[i], position, f"{means[i]:.2f}")
         left.margins(x=0.15)
-        left.set_yticks(range(len(order)), [measured.points[i].series for i in order])
         left.set_xlabel(_metric(measured))
-        left.grid(visible=False, axis="y")
-        left.grid(axis="x")
+        set_rows(left, [measured.points[i].series for i in order])
         ended = {name: list(counts) for name, counts in steps.items() if counts}
         if ended:
             right.boxplot(list(ended.values()), tick_labels=list(ended), whis=(0, 100), medianprops={"color": INK})
@@ -188,15 +186,16 @@ def problem_steps(measured: Measured, steps: Mapping[str, Sequence[int]]) -> Fig
 
 def iteration_costs(measured: Measured, costs: Sequence[Cost]) -> Figure:
     """Draw the metric by k, and time and memory of a training step by k and gradient."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
     rounds = sorted({cost.iterations for cost in costs if cost.iterations})
     units = {"milliseconds": "CPU ms for a training step", "megabytes": "MB kept for the backward pass"}
     with theme():
         drawn, panels = figure(15.0, 4.4, 1, 3)
         trained: set[float] = set()
         for label, numbers in _groups(measured).items():
-            looks = next((looks for way, looks in OF_WAYS.items() if way in label), OF_WAYS[EXACT])
+            looks = OF_WAYS[EXACT]
+            for way in (CLOSED_FORM, AUTOGRAD):
+                if way in label:
+                    looks = OF_WAYS[way]
             trained |= _line(panels[0], measured, "pooling_settings.iterations", label, numbers, looks)
         panels[0].set_ylabel(_metric(measured))
         for axes, (field, unit) in zip(panels[1:], units.items(), strict=True):
@@ -206,16 +205,11 @@ def iteration_costs(measured: Measured, costs: Sequence[Cost]) -> Figure:
                 if way == EXACT:
                     axes.axhline(values[0], color=looks.colour, linestyle=looks.line, label=way)
                 else:
-                    axes.plot([cost.iterations for cost in of_way], values, label=way, **_shape(looks))
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_locator(NullLocator())
-            axes.set_ylabel(unit)
+                    axes.plot([cost.iterations for cost in of_way], values, label=way, **curve(looks))
+            axes.set(yscale="log", ylabel=unit)
+            set_log_ticks(axes.yaxis, (1, 2, 5))
         for axes, ticks in zip(panels, (sorted(trained) or rounds, rounds, rounds), strict=True):
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            axes.minorticks_off()
+            powers_of_two(axes, ticks)
             axes.set_xlabel(LABELS["iterations"])
             axes.legend(fontsize=9)
     return drawn
@@ -239,14 +233,23 @@ def _styles_of(measured: Measured, groups: Mapping[str, list[int]]) -> dict[str,
     for label, numbers in groups.items():
         series = measured.axis.named(measured.points[numbers[0]].series)
         looks = _style_of(series.pooling, series.methods)
-        used_markers = {other.marker for other in styles.values()}
-        used_lines = {other.line for other in styles.values()}
-        marker = next((marker for marker in (looks.marker, *MARKERS) if marker not in used_markers), MARKERS[0])
+        marker = _first_unused((looks.marker, *MARKERS), [other.marker for other in styles.values()], MARKERS[0])
         line = looks.line
         if series.methods != "zero-shot":  # whose dashes mean the method
-            line = next((line for line in (looks.line, *LINES) if line not in used_lines), looks.line)
+            line = _first_unused((looks.line, *LINES), [other.line for other in styles.values()], looks.line)
         styles[label] = replace(looks, marker=marker, line=line)
     return styles
+
+
+def _first_unused(choices: Sequence[str], used: Sequence[str], otherwise: str) -> str:
+    for choice in choices:
+        if choice not in used:
+            return choice
+    return otherwise
+
+
+def _series_names(measured: Measured) -> list[str]:
+    return list(dict.fromkeys(point.series for point in measured.points))
 
 
 def _style_of(pooling: str, methods: str) -> Style:
@@ -255,10 +258,6 @@ def _style_of(pooling: str, methods: str) -> Style:
         return style(pooling)
     looks = style(f"{pooling} + {method}")
     return replace(looks, colour=OF_METHODS.get(method, looks.colour))
-
-
-def _shape(looks: Style) -> dict[str, Any]:
-    return {"color": looks.colour, "marker": looks.marker, "linestyle": looks.line}
 
 
 def _line(axes: Any, measured: Measured, setting: str, label: str, numbers: list[int], looks: Style) -> set[float]:
@@ -270,18 +269,13 @@ def _line(axes: Any, measured: Measured, setting: str, label: str, numbers: list
             axes.axhspan(means[0] - stds[0], means[0] + stds[0], color=looks.colour, alpha=0.15, linewidth=0)
         return set()
     x = [float(measured.points[i].values[setting]) for i in numbers]
-    axes.errorbar(x, means, _errors(stds), capsize=4, label=label, **_shape(looks))
+    axes.errorbar(x, means, _errors(stds), capsize=4, label=label, **curve(looks))
     return set(x)
 
 
 def _errors(stds: Any) -> Any:
     """For matplotlib: None where nothing is known."""
     return None if np.isnan(stds).all() else stds
-
-
-def _annotate(axes: Any, mean: float, error: float, position: int, offset: int) -> None:
-    place = (mean + error, position)
-    axes.annotate(f"{mean:.2f}", place, xytext=(offset, 0), textcoords="offset points", va="center")
 
 
 def _label(measured: Measured, setting: str) -> str:

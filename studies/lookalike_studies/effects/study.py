@@ -25,7 +25,7 @@ from lookalike.experiments.plan import load_sources
 from lookalike.experiments.protocol import load_protocol
 from lookalike.experiments.results import CellResult, read_cell
 from lookalike.experiments.workers import work
-from lookalike.report.tables import Column, Line, Table, number, words
+from lookalike.report.tables import Column, Table, number
 from lookalike.training.checkpoint import RunFolder
 from lookalike_studies.effects import iterated, plots
 from lookalike_studies.effects.axis import Axis, Rows, axes, load_axis
@@ -33,8 +33,8 @@ from lookalike_studies.effects.claims import judge_axis, judge_costs, judge_step
 from lookalike_studies.effects.measured import Measured
 from lookalike_studies.effects.runs import DRAWN, check_overrides, check_weights, differences, rows_for, single_letters
 from lookalike_studies.framework.outputs import differences_in_words
-from lookalike_studies.framework.seeds import mean_entry
 from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
+from lookalike_studies.framework.tables import tabulate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from lookalike.experiments.cells import Cell
     from lookalike.experiments.plan import Plan
     from lookalike_studies.framework.claims import JudgedClaim
-    from lookalike_studies.framework.context import Context
+    from lookalike_studies.framework.context import Context, Tick
 
 STEP_SIZE = (32, 49, 64, 128)  # bags, features, prototypes and dim of the timed step: a batch of CUB
 ROUNDS = {"all": (1, 2, 5, 10, 25, 50, 100, 200), "some": (1, 2, 5, 10, 25, 50, 100, 200), "ends": (1, 25)}
@@ -103,8 +103,10 @@ def run(settings: Effects, context: Context) -> StudyResult:
             letters = single_letters(source, of_drawn["set"], settings.letter_steps)
             weights = str(letters[0].folder(context.out / "benchmark") / "run")
     with iterated.registered():
-        chosen = {name: load_axis(name) for name in settings.named}
-        rows = {name: rows_for(axis, settings, pictures, weights, of_drawn) for name, axis in chosen.items()}
+        chosen, rows = {}, {}
+        for name in settings.named:
+            chosen[name] = load_axis(name)
+            rows[name] = rows_for(chosen[name], settings, pictures, weights, of_drawn)
         result.behind = differences(chosen, rows, pictures, settings.points)
         if not is_drawn:
             for name, axis in chosen.items():
@@ -249,12 +251,12 @@ def _draw(
 def _costs(settings: Effects, context: Context) -> list[iterated.Cost]:
     repeats, rounds = REPEATS[settings.points], ROUNDS[settings.points]
 
-    def compute() -> dict[str, Any]:
-        total = (1 + 2 * len(rounds)) * (repeats + iterated.WARM_UP)
-        with context.display.bar(total, "time and memory", " steps") as tick:
-            return {"costs": iterated.costs(STEP_SIZE, rounds, repeats, tick)}
+    def measure(tick: Tick) -> dict[str, Any]:
+        return {"costs": iterated.costs(STEP_SIZE, rounds, repeats, tick)}
 
-    cached = context.cached(f"costs of {rounds} rounds, {repeats} repeats", compute)
+    steps = (1 + 2 * len(rounds)) * (repeats + iterated.WARM_UP)
+    name = f"costs of {rounds} rounds, {repeats} repeats"
+    cached = context.train(name, steps, measure, title="time and memory")
     return [iterated.Cost(*cost) for cost in cached["costs"]]
 
 
@@ -272,29 +274,33 @@ def _problem_steps(cells: list[Cell], out: Path) -> list[int]:
 
 def _table(measured: Measured, results: Results) -> Table:
     axis = measured.axis
-    columns = [Column("series", "left"), Column("point", "left"), Column(axis.metric, best="most")]
-    columns += [Column("the other classes"), Column("best step"), Column("models")]
     kinds = {"test": "unseen test", "held_out": "held-out training"}
     (other,) = kinds.keys() - {axis.measure}
-    lines = []
+    rows = []
     for number_of_point, point in enumerate(measured.points):
         finished = _finished(results, number_of_point)
-        others = [100 * getattr(model, other)[axis.metric] for model in finished if getattr(model, other)]
-        steps = [model.best_step for model in finished if model.best_step is not None]
-        values = words(str(replace(point, series="")).removeprefix(", "))
-        entries = [words(point.series), values, _mean(measured.metrics[number_of_point].tolist())]
-        entries += [_mean(others, spread=False), _mean(steps, 0, spread=False)]
-        lines.append(Line([*entries, number(len(finished), digits=0, ranked=False)]))
+        others, steps = [], []
+        for model in finished:
+            if getattr(model, other):
+                others.append(100 * getattr(model, other)[axis.metric])
+            if model.best_step is not None:
+                steps.append(model.best_step)
+        metrics = measured.metrics[number_of_point]
+        values = str(replace(point, series="")).removeprefix(", ")
+        row = [point.series, values, None, _mean(others), _mean(steps), number(len(finished), digits=0, ranked=False)]
+        if not np.isnan(metrics).any():
+            row[2] = metrics
+        rows.append(row)
+    columns = ["series", Column("point", "left"), Column(axis.metric, best="most")]
+    columns += ["the other classes", "best step", "models"]
     note = f"{axis.metric} on {kinds[axis.measure]} classes; the other: {kinds[other]} classes"
-    return Table(columns, lines, axis.title, notes=[note])
+    return tabulate(columns, rows, digits=(0, 2, 2, 0, 0), title=axis.title, notes=[note])
 
 
-def _mean(values: list[float], digits: int = 2, spread: bool = True) -> Any:
+def _mean(values: list[float]) -> float | None:
     if not values or np.isnan(values).any():
-        return number(None)
-    if spread:
-        return mean_entry(values, digits)
-    return number(float(np.mean(values)), digits=digits)
+        return None
+    return float(np.mean(values))
 
 
 STUDY = Study(

@@ -31,12 +31,6 @@ def hide_ticks(panel: Any) -> None:
     panel.grid(visible=False)
 
 
-def vertical_grid(panel: Any) -> None:
-    """Draw grid lines for horizontal bars."""
-    panel.grid(visible=False, axis="y")
-    panel.grid(axis="x")
-
-
 def powers_of_two(panel: Any, ticks: Sequence[float]) -> None:
     """Make the horizontal axis logarithmic, with these ticks alone."""
     panel.set_xscale("log", base=2)
@@ -46,15 +40,33 @@ def powers_of_two(panel: Any, ticks: Sequence[float]) -> None:
 
 def plain_log_ticks(axis: Any) -> None:
     """Label a logarithmic axis with 0.1, 0.2, 0.5, 1..., or with powers of ten alone if it spans several decades."""
+    low, high = axis.get_view_interval()
+    if high >= FEW_DECADES * low:
+        set_log_ticks(axis, (1,))
+    else:
+        set_log_ticks(axis, (1, 2, 5))
+
+
+def set_log_ticks(axis: Any, multiples: Sequence[float]) -> None:
+    """Label a logarithmic axis with these multiples of powers of ten."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    low, high = axis.get_view_interval()
-    multiples: tuple[int, ...] = (1, 2, 5)
-    if high >= FEW_DECADES * low:
-        multiples = (1,)
     axis.set_major_locator(LogLocator(subs=multiples))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
+
+
+def write_beside(panel: Any, value: float, error: float | None, row: int, text: str, offset: int = 5) -> None:
+    """Write a text to the right of a horizontal bar and its error bar."""
+    end = value + np.nan_to_num(error or 0.0)
+    panel.annotate(text, (end, row), xytext=(offset, 0), textcoords="offset points", va="center")
+
+
+def set_rows(panel: Any, labels: Sequence[str]) -> None:
+    """Label the rows of horizontal bars, with grid lines for their values."""
+    panel.set_yticks(range(len(labels)), labels)
+    panel.grid(visible=False, axis="y")
+    panel.grid(axis="x")
 
 
 def write_cells(panel: Any, texts: Any, is_dark: Any, fontsize: float | None = None) -> None:

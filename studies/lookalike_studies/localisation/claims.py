@@ -64,16 +64,7 @@ DRAWN_CLAIM = Claim(  # only for drawn letters
 def claims(
     locations: Mapping[str, Sequence[Located]], chance: Mapping[str, float], is_drawn: bool
 ) -> list[JudgedClaim]:
-    """Judge all claims.
-
-    Args:
-        locations: By pooling, what was measured with each seed.
-        chance: By mask, the share of the pictures that it covers.
-        is_drawn: Whether the pictures are drawn letters.
-
-    Returns:
-        The claims with their verdicts.
-    """
+    """Judge all claims, from measurements by pooling and seed; chance: by mask, the share of the pictures it covers."""
     values: dict[str, Any] = {"chance": chance[CELL]}
     for name, by_seed in locations.items():
         values[f"{name} share"] = [located.share[CELL] for located in by_seed]
@@ -90,17 +81,7 @@ def table(
     rates: Mapping[str, float],
     chance: Mapping[str, float],
 ) -> Table:
-    """Tabulate learning rate, MAP@R, and share and pointing for every mask, by pooling.
-
-    Args:
-        locations: By pooling, what was measured with each seed.
-        outcomes: By pooling, the trained models.
-        rates: By pooling, the chosen learning rate.
-        chance: By mask, the share of the pictures that it covers.
-
-    Returns:
-        The table.
-    """
+    """Tabulate learning rate, MAP@R, and share and pointing for every mask, by pooling."""
     columns = ["pooling", "rate", Column("MAP@R", best="most")]
     for mask in chance:
         columns += [Column(f"share in {mask}", best="most"), Column(f"points at {mask}", best="most")]

@@ -28,15 +28,7 @@ class Located(NamedTuple):
 
 
 def letter_mask(reader: GlyphReader, index: int) -> Masks:
-    """Draw the letter of a picture alone, as the reader draws it.
-
-    Args:
-        reader: Reader of the drawn pictures.
-        index: Number of the picture.
-
-    Returns:
-        Mask of the letter's ink (size, size).
-    """
+    """Draw the letter of a picture alone, as the reader draws it; return the mask of its ink (size, size)."""
     letter, random, true_cell = reader._begin(index)
     placements = random.random((reader.cells**2, 7)).tolist()
     side = reader.size // reader.cells
@@ -72,15 +64,7 @@ def spread(weights: Weights, side: int) -> Weights:
 
 
 def located(weights: Weights, masks: dict[str, Masks]) -> Located:
-    """Measure how much of the weight lies inside masks.
-
-    Args:
-        weights: Pooling weights (n, N).
-        masks: By name, masks (n, H, W).
-
-    Returns:
-        Means of share and pointing over the pictures.
-    """
+    """Measure how much of the pooling weights (n, N) lies inside masks (n, H, W)."""
     pixels = spread(weights, next(iter(masks.values())).shape[1])
     highest = pixels >= pixels.max((1, 2), keepdims=True) * (1 - SAME)
     share, pointing = {}, {}

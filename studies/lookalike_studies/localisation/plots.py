@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,8 +12,9 @@ from lookalike.demo.page import outline_cell
 from lookalike.demo.pictures import Shots
 from lookalike.demo.training import Contestant
 from lookalike.report.theme import INK, figure, style, theme
+from lookalike_studies.framework.plots import hide_ticks, set_rows, write_beside
 from lookalike_studies.framework.seeds import sample_std
-from lookalike_studies.localisation.masks import Located
+from lookalike_studies.localisation.masks import Located, spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,16 +32,7 @@ class Heat(NamedTuple):
 def bars(
     locations: Mapping[str, Sequence[Located]], chance: Mapping[str, float], contestants: Sequence[Contestant]
 ) -> Figure:
-    """Draw a row of panels for the share and one for pointing, with a column for each mask.
-
-    Args:
-        locations: By pooling, what was measured with each seed.
-        chance: By mask, the share of the pictures that it covers.
-        contestants: The poolings, for their colours.
-
-    Returns:
-        The figure.
-    """
+    """Draw a row of panels for the share and one for pointing, with a column for each mask."""
     with theme():
         drawn, panels = figure(1.5 + 3.6 * len(chance), 1.2 + 0.9 * len(locations), 2, len(chance))
         remaining = iter(panels)
@@ -51,10 +43,10 @@ def bars(
                     by_seed = [getattr(located, measure)[mask] for located in locations[contestant.name]]
                     _bar(panel, row, 100 * np.array(by_seed), _style(contestant))
                 panel.axvline(100 * chance[mask], color=INK, linestyle="--", linewidth=1)
-                names = [contestant.name for contestant in reversed(contestants)] if column == 0 else []
-                panel.set_yticks(range(len(contestants)), names)
-                panel.grid(visible=False, axis="y")
-                panel.grid(axis="x")
+                names = [contestant.name for contestant in reversed(contestants)]
+                if column > 0:
+                    names = [""] * len(names)
+                set_rows(panel, names)
                 panel.margins(x=0.15)
                 panel.set_xlabel(title)
                 if measure == "share":
@@ -62,23 +54,8 @@ def bars(
     return drawn
 
 
-def heat_maps(
-    shots: Shots,
-    heats: Sequence[Heat],
-    spread: Callable[[NDArray[np.float32], int], NDArray[np.float32]],
-    chosen: NDArray[np.int64],
-) -> Figure:
-    """Draw a row for each picture: the picture, then the weights of each pooling over it.
-
-    Args:
-        shots: The test pictures.
-        heats: The poolings and their weights on all pictures.
-        spread: Spreads weights over the pixels of a picture with a given side.
-        chosen: Indices of the pictures.
-
-    Returns:
-        The figure.
-    """
+def heat_maps(shots: Shots, heats: Sequence[Heat], chosen: NDArray[np.int64]) -> Figure:
+    """Draw a row for each chosen picture: the picture, then the weights of each pooling over it."""
     side = shots.pixels.shape[1]
     columns = 1 + len(heats)
     maps = [spread(heat.weights[chosen], side) for heat in heats]
@@ -91,8 +68,7 @@ def heat_maps(
                 panel.imshow(pixels[row], cmap="Greys", vmin=0, vmax=max(2 / side**2, pixels[row].max()))
             for panel in row_panels:
                 outline_cell(panel, shots.cells[index], side)
-                panel.set(xticks=[], yticks=[])
-                panel.grid(visible=False)
+                hide_ticks(panel)
         panels[0].set_title("picture", fontsize=10)
         for panel, heat in zip(panels[1:], heats, strict=False):
             panel.set_title(_short(heat.contestant.name), fontsize=10)
@@ -102,8 +78,7 @@ def heat_maps(
 def _bar(panel: Any, row: int, values: NDArray[np.float64], look: Any) -> None:
     mean, error = float(values.mean()), sample_std(values.tolist())
     panel.barh(row, mean, xerr=error, color=look.colour, hatch=look.hatch, edgecolor=INK, capsize=3)
-    end = (mean + (error or 0), row)
-    panel.annotate(f"{mean:.0f}", end, xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
+    write_beside(panel, mean, error, row, f"{mean:.0f}", 4)
 
 
 def _style(contestant: Contestant) -> Any:

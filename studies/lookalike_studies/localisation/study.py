@@ -24,7 +24,7 @@ from lookalike_studies.framework.context import Context, Tick
 from lookalike_studies.framework.seeds import format_seed_count
 from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
 from lookalike_studies.localisation.claims import CELL, claims, table
-from lookalike_studies.localisation.masks import Located, Masks, box_of, cell_masks, letter_mask, located, spread
+from lookalike_studies.localisation.masks import Located, Masks, box_of, cell_masks, letter_mask, located
 from lookalike_studies.localisation.plots import Heat, bars, heat_maps
 
 Network = dict[str, torch.Tensor]
@@ -79,17 +79,11 @@ class Localisation(StudySettings):
 
 
 class Drawing(NamedTuple):
-    """Data sets of the study.
+    """Data sets of the study."""
 
-    Attributes:
-        alone: Single letters or pictures, for pretraining.
-        train: Training classes.
-        test: Unseen classes.
-    """
-
-    alone: Pictures
-    train: Pictures
-    test: Pictures
+    alone: Pictures  # single letters or pictures, for pretraining
+    train: Pictures  # training classes
+    test: Pictures  # unseen classes
 
     @property
     def is_drawn(self) -> bool:
@@ -98,15 +92,7 @@ class Drawing(NamedTuple):
 
 
 def run(settings: Localisation, context: Context) -> StudyResult:
-    """Train all poolings and measure where their weights lie.
-
-    Args:
-        settings: Settings of the study.
-        context: Folder, data and display.
-
-    Returns:
-        Claims, figures, table and numbers.
-    """
+    """Train all poolings and measure where their weights lie."""
     drawing = _drawing(settings, context.data)
     shots = {name: _draw(pictures, context, name) for name, pictures in drawing._asdict().items()}
     networks = {seed: _pretrain(seed, shots["alone"], settings.budget, context) for seed in settings.seeds}
@@ -125,9 +111,10 @@ def run(settings: Localisation, context: Context) -> StudyResult:
     chosen = np.linspace(0, len(shots["test"].labels) - 1, settings.shown).astype(np.int64)
     heats = [Heat(contestant, outcomes[contestant.name][0].weights) for contestant in settings.contestants]
     by_seed: dict[str, list[dict[str, Any]]] = {}
-    for name, own in outcomes.items():
-        pairs = zip(locations[name], own, strict=True)
-        by_seed[name] = [{**location._asdict(), **outcome.metrics} for location, outcome in pairs]
+    for name in outcomes:
+        by_seed[name] = []
+        for location, outcome in zip(locations[name], outcomes[name], strict=True):
+            by_seed[name].append({**location._asdict(), **outcome.metrics})
     return StudyResult(
         claims=claims(locations, chance, drawing.is_drawn),
         figures={
@@ -137,7 +124,7 @@ def run(settings: Localisation, context: Context) -> StudyResult:
                 f"unseen classes; {_over_seeds(settings.seeds)}. Dashed: by chance.",
             ),
             "heat-maps": (
-                heat_maps(shots["test"], heats, spread, chosen),
+                heat_maps(shots["test"], heats, chosen),
                 "Pooling weights on unseen classes, the first seed. Outlined: the true cell. White: no weight; the "
                 "scale of each picture ends at its largest weight.",
             ),
@@ -150,18 +137,18 @@ def run(settings: Localisation, context: Context) -> StudyResult:
 
 def _drawing(settings: Localisation, source: str | None) -> Drawing:
     if source is None:
-        alone = glyphs(
-            cells=1, size=32, per_class=settings.pictures, train_classes=settings.train_classes, test_classes=0
-        )
-        both = glyphs(
-            per_class=settings.pictures, train_classes=settings.train_classes, test_classes=settings.test_classes
-        )
+        shared = {"per_class": settings.pictures, "train_classes": settings.train_classes}
+        alone = glyphs(cells=1, size=32, test_classes=0, **shared)
+        both = glyphs(test_classes=settings.test_classes, **shared)
         return Drawing(alone, both.split("train"), both.split("test"))
     both = data.load(source, check=False)
     if not hasattr(both.reader, "cell_of"):
         raise ValueError(f"the true cell must be known: --data takes collage:FOLDER or glyphs, got {source!r}")
     reader: Any = both.reader
-    cells = reader.cells**2 if isinstance(reader, GlyphReader) else reader.places.shape[1]
+    if isinstance(reader, GlyphReader):
+        cells = reader.cells**2
+    else:
+        cells = reader.places.shape[1]
     if cells != 4:
         raise ValueError(f"the study needs pictures of 2 x 2 cells, got {cells} cells")
     if source.startswith("glyphs"):

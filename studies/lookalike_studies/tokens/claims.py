@@ -10,6 +10,7 @@ from lookalike.report.tables import Column, Table
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim
 from lookalike_studies.framework.hulls import class_hulls, overlap
+from lookalike_studies.framework.seeds import format_seed_count
 from lookalike_studies.framework.tables import tabulate
 from lookalike_studies.tokens.model import Run, Samples, Tokens, Trained, draw_samples, pool
 
@@ -119,7 +120,7 @@ def judge_claims(results: Results, published_margin: float) -> list[JudgedClaim]
         values |= {"margin of GAP": margins[GAP], "margin of GSP": margins[GSP]}
         values["gain"] = np.subtract(values[GSP], values[GAP])
         runs = results.at(GSP, margins[GSP])
-        seeds = "1 seed" if len(runs) == 1 else f"{len(runs)} seeds"
+        seeds = format_seed_count(len(runs))
         gains.append(GAIN.judge(values, reading=reading, pooling=describe(runs[0].run), seeds=seeds))
         pairs = results.by_pooling(margins, "overlapping pairs")
         values = {**results.by_pooling(margins, "overlap"), "pairs with GAP": pairs[GAP], "pairs with GSP": pairs[GSP]}
@@ -133,7 +134,9 @@ def judge_hulls(values: Mapping[str, Sequence[float]], reading: str) -> JudgedCl
     gap, gsp = float(np.mean(values[GAP])), float(np.mean(values[GSP]))
     if judged.verdict != "reproduced" or (gap >= OVERLAPPING and gsp < SEPARATED):
         return judged
-    return replace(judged, verdict="partly" if gsp < gap / 2 else "not reproduced")
+    if gsp < gap / 2:
+        return replace(judged, verdict="partly")
+    return replace(judged, verdict="not reproduced")
 
 
 def describe(run: Run) -> str:
@@ -158,8 +161,7 @@ def write_notes(results: Results, settings: Tokens) -> list[str]:
         best_epoch = outcome.trained.curve.index(outcome.trained.best)
         unfinished += best_epoch > settings.epochs - settings.patience
     if unfinished:
-        epochs = "1 epoch" if settings.epochs == 1 else f"{settings.epochs} epochs"
-        notes.append(f"{unfinished} of {len(results.outcomes)} runs were still improving after the last of {epochs}.")
+        notes.append(f"{unfinished} of {len(results.outcomes)} runs were still improving in the last epochs.")
     return notes
 
 

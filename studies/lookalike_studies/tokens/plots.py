@@ -12,6 +12,7 @@ from torch import Tensor
 from lookalike.report.theme import INK, PAPER, figure, style, theme
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike_studies.framework.hulls import class_hulls, overlap, set_plane
+from lookalike_studies.framework.plots import curve, legend_below
 from lookalike_studies.framework.seeds import sample_std
 from lookalike_studies.tokens.claims import GAP, GSP, Outcome, Results
 from lookalike_studies.tokens.model import Points, Samples, pool
@@ -25,16 +26,7 @@ GREY = "#dddddd"
 
 
 def draw_planes(outcomes: Sequence[Outcome], samples: Samples, tokens: int) -> "Figure":
-    """Draw tokens, prototypes and hulls before training (top) and after it (bottom).
-
-    Args:
-        outcomes: One of each pooling; a column each.
-        samples: Their hulls are drawn.
-        tokens: Number of tokens of a class.
-
-    Returns:
-        The figure.
-    """
+    """Draw tokens, prototypes and hulls of samples before training (top) and after it (bottom), a column by outcome."""
     with theme():
         drawn, panels = figure(11.5, 11.5, 2, len(outcomes))
         for column, outcome in enumerate(outcomes):
@@ -53,8 +45,7 @@ def draw_planes(outcomes: Sequence[Outcome], samples: Samples, tokens: int) -> "
                     f"{NAMES[outcome.pooling]}, margin {outcome.run.margin:g}, {when}\n"
                     f"MAP@R {100 * map_at_r:.1f}, mean overlap of two hulls {100 * share:.1f} %"
                 )
-        handles, labels = panels[-1].get_legend_handles_labels()
-        drawn.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        legend_below(drawn, panels[-1], len(panels[-1].get_legend_handles_labels()[1]))
     return drawn
 
 
@@ -80,15 +71,7 @@ def _draw_plane(panel: Any, vectors: Tensor, labels: Tensor, points: Points, pro
 
 
 def label_tokens(points: Points, tokens: int, near: float) -> list[tuple[tuple[float, float], str]]:
-    """Group tokens that lie close together, so that each group gets one label with its classes.
-
-    Args:
-        points: Tokens (classes * tokens, 2).
-        tokens: Number of tokens of a class.
-        near: Tokens closer than this to the top of a group belong to it.
-
-    Returns:
-        For each group the position of its label, and the label.
+    """Group tokens (classes * tokens, 2) that lie close together: positions and texts of one label for each group.
 
     >>> label_tokens(np.float32([[0, 0], [9, 9], [0, 0.5], [5, 5]]), 2, 1.0)
     [((9.0, 9.0), '0'), ((5.0, 5.0), '1'), ((0.0, 0.5), '0, 1')]
@@ -117,8 +100,7 @@ def draw_margins(results: Results, published: float) -> "Figure":
                 values = [results.percent(pooling, margin, metric) for margin in margins]
                 means = [np.mean(of_seeds) for of_seeds in values]
                 spreads = [sample_std(of_seeds) or 0.0 for of_seeds in values]
-                line: Any = {"color": look.colour, "marker": look.marker, "ls": look.line, "capsize": 3}
-                panel.errorbar(margins, means, spreads, label=name, **line)
+                panel.errorbar(margins, means, spreads, label=name, capsize=3, **curve(look))
                 best = margins.index(results.best_margin[pooling])
                 panel.plot(margins[best], means[best], "o", ms=15, mfc="none", mec=look.colour, mew=1.6)
             panel.axvline(published, color=INK, lw=0.9, ls=(0, (1, 3)))
@@ -133,16 +115,7 @@ def draw_margins(results: Results, published: float) -> "Figure":
 
 
 def draw_curves(results: Results, steps: int, published: float) -> "Figure":
-    """Draw MAP@R over training, at the chosen margins and at the published one.
-
-    Args:
-        results: Has the curves.
-        steps: Of an epoch.
-        published: Margin.
-
-    Returns:
-        The figure.
-    """
+    """Draw MAP@R over training, at the chosen margins and at the published one; ``steps`` of an epoch."""
     readings: dict[str, Mapping[str, float]] = {
         "margin chosen for each by validation": results.best_margin,
         f"published margin, {published:g}": dict.fromkeys(NAMES, published),

@@ -23,18 +23,12 @@ from lookalike_studies.tokens import claims, plots
 from lookalike_studies.tokens.claims import GAP, GSP, Results
 from lookalike_studies.tokens.model import SEARCH_SEED, Run, Tokens, Trained, train
 
-CAPTIONS = {
-    "margins": "MAP@R and overlap of the class hulls over the margin of the loss, mean and deviation over seeds.",
-    "geometry-chosen": "The plane before and after training with the chosen margin of each pooling (first seed).",
-    "geometry-published": "The same with the published margin for both.",
-    "training": "MAP@R over training, a line for each seed. The best epoch is marked; it is the one measured.",
-}
-
 
 def run(settings: Tokens, context: Context) -> StudyResult:
     """Choose settings, train both poolings with every margin, measure and judge."""
-    choices = product(settings.margins, settings.prototypes, settings.keep, settings.sharpness)
-    grid = [Run(margin, SEARCH_SEED, keep, sharpness, m) for margin, m, keep, sharpness in choices]
+    grid = []
+    for margin, m, keep, sharpness in product(settings.margins, settings.prototypes, settings.keep, settings.sharpness):
+        grid.append(Run(margin, SEARCH_SEED, keep, sharpness, m))
     validation = [trained.best for trained in _train("choosing", grid, settings, settings.search_epochs, context)]
     best = np.reshape(validation, (len(settings.margins), -1)).argmax(1)  # the grid is ordered by margin
     count = len(grid) // len(best)
@@ -54,21 +48,34 @@ def run(settings: Tokens, context: Context) -> StudyResult:
     results, published = Results(outcomes), settings.published_margin
 
     samples = claims.draw_test_samples(settings, settings.seeds[0])
-    at_best = [results.at(pooling, results.best_margin[pooling])[0] for pooling in runs]
-    at_published = [results.at(pooling, published)[0] for pooling in runs]
-    figures = {
-        "margins": plots.draw_margins(results, published),
-        "geometry-chosen": plots.draw_planes(at_best, samples, settings.tokens),
-        "geometry-published": plots.draw_planes(at_published, samples, settings.tokens),
-        "training": plots.draw_curves(results, settings.epoch, published),
-    }
+    at_best, at_published = [], []
+    for pooling in runs:
+        at_best.append(results.at(pooling, results.best_margin[pooling])[0])
+        at_published.append(results.at(pooling, published)[0])
     numbers = []
     for outcome in outcomes:
         run_settings, curve = asdict(outcome.run), outcome.trained.curve
         numbers.append({"pooling": outcome.pooling, **run_settings, **outcome.metrics, "curve": curve})
     return StudyResult(
         claims=claims.judge_claims(results, published),
-        figures={name: (figure, CAPTIONS[name]) for name, figure in figures.items()},
+        figures={
+            "margins": (
+                plots.draw_margins(results, published),
+                "MAP@R and overlap of the class hulls over the margin of the loss, mean and deviation over seeds.",
+            ),
+            "geometry-chosen": (
+                plots.draw_planes(at_best, samples, settings.tokens),
+                "The plane before and after training with the chosen margin of each pooling (first seed).",
+            ),
+            "geometry-published": (
+                plots.draw_planes(at_published, samples, settings.tokens),
+                "The same with the published margin for both.",
+            ),
+            "training": (
+                plots.draw_curves(results, settings.epoch, published),
+                "MAP@R over training, a line for each seed. The best epoch is marked; it is the one measured.",
+            ),
+        },
         tables={"margins": claims.margin_table(results, published), "choosing": claims.search_table(grid, validation)},
         numbers={
             "chosen": {f"{margin:g}": asdict(one) for margin, one in chosen.items()},

@@ -12,15 +12,7 @@ LEAST_ON_OBJECT = 0.9  # share of the smoothed weight
 
 
 def judge(programme: Spread, smooth: Spread) -> tuple[Verdict, str]:
-    """Judge the claim.
-
-    Args:
-        programme: Weights of the linear programme.
-        smooth: Weights of the smoothed problem.
-
-    Returns:
-        The verdict and its reason.
-    """
+    """Judge the claim; return the verdict and its reason."""
     if not programme.dropped:
         return "not tested", "the linear programme drops no object pixel; keep less than the object's true share"
     if smooth.on_object < LEAST_ON_OBJECT:
@@ -34,17 +26,7 @@ def judge(programme: Spread, smooth: Spread) -> tuple[Verdict, str]:
 
 
 def describe(spreads: dict[str, Spread], pixels: int, keep: float, ladder: Sequence[float]) -> list[str]:
-    """Describe the weights in sentences.
-
-    Args:
-        spreads: Where the weights go, by name.
-        pixels: Number of object pixels.
-        keep: Share of the map to keep.
-        ladder: Values of sharpness: a low one, the chosen one, and higher ones.
-
-    Returns:
-        One note for the map, one for the weights, one for the sharpness.
-    """
+    """Describe the map with its object pixels, the weights, and the ladder of sharpness: low, chosen, higher ones."""
     average, programme = spreads[AVERAGE], spreads[PROGRAMME]
     flat, smooth, hard = (spreads[smoothed(sharpness)] for sharpness in (ladder[0], ladder[1], ladder[-1]))
     return [

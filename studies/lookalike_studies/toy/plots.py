@@ -6,24 +6,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lookalike.report.theme import theme
+from lookalike_studies.framework.plots import hide_ticks
 from lookalike_studies.toy.weights import PATCH, PROGRAMME, SIDE, Array, Mask, measure_spread
 
 OUTLINES = ((-0.43, "#D55E00", "-"), (SIDE - PATCH - 0.43, "#0072B2", "--"))  # corner, colour and line of each patch
 
 
 def draw(features: Array, is_object: Mask, weights: dict[str, Array], keep: float, chosen: str) -> Figure:
-    """Draw the map, the linear programme and the chosen weights above, and all smoothed weights below.
-
-    Args:
-        features: The map (10, 10, 3).
-        is_object: Where the object is (10, 10).
-        weights: Pooling weights (100,) by name.
-        keep: Share of the map to keep.
-        chosen: Name of the smoothed weights in the upper row.
-
-    Returns:
-        The figure.
-    """
+    """Draw the map, the linear programme and the ``chosen`` weights above, and all smoothed weights below."""
     ladder = [name for name in weights if name != PROGRAMME]
     pixels = int(is_object.sum())
     highest = 100 * max(1 / pixels, *(values.max() for values in weights.values()))
@@ -39,8 +29,7 @@ def draw(features: Array, is_object: Mask, weights: dict[str, Array], keep: floa
         for panel, name in zip(small, ladder, strict=True):
             _draw_weights(panel, weights[name], is_object, highest, name.removeprefix("smoothed, "), 11)
         for panel in (*large, *small):
-            panel.set(xticks=[], yticks=[])
-            panel.grid(visible=False)
+            hide_ticks(panel)
             panel.spines[:].set_visible(True)
         bar = top.colorbar(image, ax=large, shrink=0.86)
         bar.set_label("weight of a pixel, % of the whole", fontsize=12)

@@ -44,14 +44,7 @@ class Toy(StudySettings):
 
 
 def run(settings: Toy, _: Context) -> StudyResult:
-    """Compute all weights and compare them.
-
-    Args:
-        settings: Settings of the study.
-
-    Returns:
-        Claim, figure, table and numbers.
-    """
+    """Compute all weights and compare them."""
     keep, sharpness = settings.keep, settings.sharpness
     ladder = (sharpness / 10, sharpness, sharpness * 10, sharpness * 100)
     features, is_object = toy_map(settings.seed, settings.noise)

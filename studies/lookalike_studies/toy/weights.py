@@ -37,15 +37,7 @@ class Spread(NamedTuple):
 
 
 def toy_map(seed: int = 0, noise: float = 0.07) -> tuple[Array, Mask]:
-    """Draw the map.
-
-    Args:
-        seed: Seed of the noise.
-        noise: Standard deviation of the noise.
-
-    Returns:
-        Features (10, 10, 3), each channel within [0, 1], and where the object is (10, 10).
-    """
+    """Draw features (10, 10, 3), each channel within [0, 1]; return them and where the object is (10, 10)."""
     colours = np.tile(GREEN, (SIDE, SIDE, 1))
     colours[:PATCH, :PATCH] = RED
     colours[-PATCH:, -PATCH:] = BLUE
@@ -61,19 +53,7 @@ def toy_cost(features: Array) -> Array:
 
 
 def toy_weights(cost: Array, keep: float, sharpness: Sequence[float]) -> dict[str, Array]:
-    """Compute pooling weights (n,) of average pooling, of the linear programme, and smoothed at each sharpness.
-
-    Args:
-        cost: Distances (2, n).
-        keep: Share of the map to keep.
-        sharpness: Values of epsilon.
-
-    Returns:
-        The weights by name.
-
-    Raises:
-        ValueError: If ``keep`` is too small for the linear programme.
-    """
+    """Compute pooling weights (n,) from distances (2, n): average pooling, linear programme, smoothed."""
     n = cost.shape[-1]
     programme = linear_programme(cost, keep)[1].sum(0) / keep
     if abs(programme.sum() - 1) > 1e-6:
@@ -103,17 +83,7 @@ def measure_spread(weights: Array, is_object: Mask) -> Spread:
 
 
 def starved_by_noise(keep: float, sharpness: float, noise: float, maps: int) -> dict[float, float]:
-    """Count the object pixels that the smoothed problem starves, as a mean over maps with other seeds.
-
-    Args:
-        keep: Share of the map to keep.
-        sharpness: Epsilon.
-        noise: Noise of the study; some others are measured, too.
-        maps: Maps for each noise.
-
-    Returns:
-        Mean count by noise.
-    """
+    """Count the object pixels that the smoothed problem starves: by noise, the mean over maps with other seeds."""
     means = {}
     for level in sorted({noise, *NOISES}):
         counts = []

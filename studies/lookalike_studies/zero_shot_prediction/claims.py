@@ -56,17 +56,7 @@ def judge_gains(gains: Mapping[str, Sequence[float]], here: str = "") -> JudgedC
 
 
 def judge_claim(scores: ByNetwork, ridge: Ridge, chance: float, source: str | None) -> JudgedClaim:
-    """Judge the claim for one ridge.
-
-    Args:
-        scores: Accuracies by network and distance.
-        ridge: Of the fit.
-        chance: Accuracy by chance, in percent.
-        source: Value of ``--data``.
-
-    Returns:
-        The claim with its verdict.
-    """
+    """Judge the claim for one ridge; ``chance`` is the accuracy by chance in percent, ``source`` is --data."""
     gains, texts = {}, []
     for distance in DISTANCES:
         with_loss, without = scores[ZERO_SHOT][distance].right, scores[PLAIN][distance].right

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from lookalike.report.theme import INK, PAPER, figure, style, theme
+from lookalike_studies.framework.plots import hide_ticks, write_cells
 from lookalike_studies.framework.seeds import sample_std
 from lookalike_studies.zero_shot_prediction.claims import BEFORE, PERMUTED, PLAIN, ZERO_SHOT, Scores
 from lookalike_studies.zero_shot_prediction.prediction import DISTANCES, Run
@@ -17,7 +18,6 @@ from lookalike_studies.zero_shot_prediction.prediction import DISTANCES, Run
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#999999", "#8C6BB1", "#A6761D")
 FAINTEST = 0.12
 CHANCE = "by chance"
-CENTRED: Any = {"ha": "center", "va": "center"}
 
 
 def draw_histograms(runs: Mapping[str, Run], classes: Sequence[str]) -> Figure:
@@ -29,9 +29,8 @@ def draw_histograms(runs: Mapping[str, Run], classes: Sequence[str]) -> Figure:
         drawn, panels = figure(2.8 + 0.6 * count * len(runs), 1.3 + 0.36 * len(classes), 1, len(runs))
         for panel, name, histograms in zip(panels, runs, percent, strict=True):
             image = panel.imshow(histograms, cmap="Greys", vmin=lowest, vmax=highest, aspect="auto")
-            for (row, column), share in np.ndenumerate(histograms):
-                colour = "white" if share > (lowest + highest) / 2 else INK
-                panel.text(column, row, f"{share:.1f}", fontsize=9, color=colour, **CENTRED)
+            texts = np.vectorize("{:.1f}".format)(histograms)
+            write_cells(panel, texts, histograms > (lowest + highest) / 2, fontsize=9)
             panel.set(xticks=range(count), xticklabels=range(1, count + 1), xlabel="prototype", title=name, yticks=[])
             panel.grid(visible=False)
         panels[0].set_yticks(range(len(classes)), classes)
@@ -89,11 +88,10 @@ def draw_prototypes(pixels: NDArray[np.uint8], names: Sequence[str], runs: Mappi
                 panel.imshow(shown.reshape(side, side, 3))
                 for position in np.flatnonzero(weights >= weights.mean()).tolist():
                     y, x = divmod(position, side)
-                    number = panel.text(x, y, nearest[position] + 1, fontsize=5.5, **CENTRED)
+                    number = panel.text(x, y, nearest[position] + 1, fontsize=5.5, ha="center", va="center")
                     number.set_in_layout(False)  # hundreds of texts inside the panel make the layout slow
         for panel in panels:
-            panel.set(xticks=[], yticks=[])
-            panel.grid(visible=False)
+            hide_ticks(panel)
         for row, label in enumerate(["picture", *runs]):
             panels[row * count].set_ylabel(label.replace(" ", "\n", 1), fontsize=9)
     return drawn

@@ -32,15 +32,6 @@ from lookalike_studies.zero_shot_prediction.claims import BEFORE, PLAIN, ZERO_SH
 from lookalike_studies.zero_shot_prediction.prediction import Accuracy, Ridge, Run, measure_accuracy
 
 BACKBONE = "resnet20"
-CAPTIONS = {
-    "histograms": "Mean attribute histogram of each class, in percent of the weight: the share of each prototype; "
-    "first seed.",
-    "accuracy": "Class means that were predicted rightly, over random halves of the classes: mean, and standard "
-    "deviation over seeds. Two controls: the network that all runs start from, and each network with its histograms "
-    "permuted over the classes. The relative ridge is in proportion to the spread of the fitted histograms.",
-    "prototypes": "The nearest prototype of every position; the fainter, the smaller its pooling weight, and numbered "
-    "if that is above the mean. First seed.",
-}
 NOT_IN_TRAINING = ("seeds", "splits", "relative_ridge")  # settings that no network depends on
 
 
@@ -161,14 +152,27 @@ def run(settings: ZeroShotPrediction, context: Context) -> StudyResult:
     first = {name: runs[name][0] for name in (PLAIN, ZERO_SHOT)}
     chance = 100 / (count - count // 2)
     names = [measured.classes[label] for label in measured.labels[measured.shown]]
-    figures = {
-        "histograms": plots.draw_histograms(first, measured.classes),
-        "accuracy": plots.draw_accuracies(scores, chance),
-        "prototypes": plots.draw_prototypes(measured.pixels[measured.shown], names, first),
-    }
     return StudyResult(
         claims=[claims.judge_claim(by_network, ridge, chance, context.data) for ridge, by_network in scores.items()],
-        figures={name: (figure, CAPTIONS[name]) for name, figure in figures.items()},
+        figures={
+            "histograms": (
+                plots.draw_histograms(first, measured.classes),
+                "Mean attribute histogram of each class, in percent of the weight: the share of each prototype; first "
+                "seed.",
+            ),
+            "accuracy": (
+                plots.draw_accuracies(scores, chance),
+                "Class means that were predicted rightly, over random halves of the classes: mean, and standard "
+                "deviation over seeds. Two controls: the network that all runs start from, and each network with its "
+                "histograms permuted over the classes. The relative ridge is in proportion to the spread of the fitted "
+                "histograms.",
+            ),
+            "prototypes": (
+                plots.draw_prototypes(measured.pixels[measured.shown], names, first),
+                "The nearest prototype of every position; the fainter, the smaller its pooling weight, and numbered if "
+                "that is above the mean. First seed.",
+            ),
+        },
         tables={"zero-shot-prediction": claims.scores_table(scores, runs)},
         numbers={
             "data": source,
