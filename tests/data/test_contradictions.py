@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lookalike import data
-from lookalike.data import contradictions as room
-from lookalike.data.contradictions import find_contradictions
+from lookalike.data import files
+from lookalike.data.files import find_contradictions
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_one_picture_in_two_classes_is_noted(folder: Path) -> None:
 
 
 def test_alike_at_the_beginning_is_not_alike(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "BEGINNING", 8)  # the signature that all PNGs share
+    monkeypatch.setattr(files, "BEGINNING", 8)  # the signature that all PNGs share
     same = (folder / "class0" / "0.png").read_bytes()
     (folder / "class2" / "wrong.png").write_bytes(same[:-1] + bytes([same[-1] ^ 1]))
     assert find_contradictions(data.load(folder, check=False)) == ()

@@ -4,36 +4,34 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def closest(wrong: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+def closest(wrong: str, names: Iterable[str]) -> str | None:
     """Find the name most similar to ``wrong``, ignoring case, dashes and underscores; None if none is similar.
 
     Args:
         wrong: The misspelt name.
         names: Existing names.
-        cutoff: Smallest similarity, from 0 to 1.
 
     >>> closest("--poolling", ["--pooling", "--loss"]), closest("Proxy_Anchor", ["proxy-anchor"]), closest("x", ["abc"])
     ('--pooling', 'proxy-anchor', None)
     """
     by_key = {_key(name): name for name in names}
-    matches = get_close_matches(_key(wrong), list(by_key), n=1, cutoff=cutoff)
+    matches = get_close_matches(_key(wrong), list(by_key), n=1)
     if not matches:
         return None
     return by_key[matches[0]]
 
 
-def did_you_mean(wrong: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+def did_you_mean(wrong: str, names: Iterable[str]) -> str:
     """Return the end of an error message, or an empty string.
 
     Args:
         wrong: The misspelt name.
         names: Existing names.
-        cutoff: Smallest similarity, from 0 to 1.
 
     >>> did_you_mean("poolling", ["pooling", "loss"]), did_you_mean("x", ["pooling"])
     (" (did you mean 'pooling'?)", '')
     """
-    match = closest(wrong, names, cutoff)
+    match = closest(wrong, names)
     if match is None:
         return ""
     return f" (did you mean {match!r}?)"

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from lookalike._util.suggestions import closest
 from lookalike.data import datasets
-from lookalike.data.contradictions import find_contradictions
-from lookalike.data.files import raise_problems, verified
+from lookalike.data.files import find_contradictions, raise_problems, verified
 from lookalike.data.folder import read_folder
 from lookalike.data.pictures import BrokenData, Pictures, Problem, Reader, UnreadablePicture
 from lookalike.data.table import read_table

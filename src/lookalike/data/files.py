@@ -1,9 +1,9 @@
-"""Tables of picture files: their reader, and the check that leaves out unreadable ones."""
+"""Tables of picture files: their reader, and the checks for unreadable files and for wrong labels."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -16,6 +16,8 @@ from PIL import Image
 from lookalike._util.checks import check_count
 from lookalike.data.pictures import BrokenData, Pictures, Problem, UnreadablePicture
 from lookalike.data.reading import PIXEL_LIMIT, read_picture, verify_all
+
+BEGINNING = 4096  # bytes; files of equal size are read to their end only if these are equal
 
 
 class FileReader:
@@ -142,6 +144,32 @@ def verified(pictures: Pictures, *, strict: bool = False, progress: bool = False
     return replace(pictures.take(readable), problems=problems, notes=pictures.notes)
 
 
+def find_contradictions(pictures: Pictures) -> tuple[str, ...]:
+    """Find files of equal content in several classes; few files are read in full."""
+    reader = pictures.reader
+    if not isinstance(reader, FileReader):
+        return ()
+    paths = reader.paths(pictures.origins)
+
+    def size(i: int) -> int:
+        return paths[i].stat().st_size
+
+    def beginning(i: int) -> bytes:
+        with paths[i].open("rb") as file:
+            return file.read(BEGINNING)
+
+    groups: list[Sequence[int]] = [range(len(pictures))]
+    for property_of in (size, beginning, pictures.key):
+        smaller_groups: list[Sequence[int]] = []
+        for group in groups:
+            smaller_groups += _group_by(group, property_of)
+        groups = [group for group in smaller_groups if len(set(pictures.labels[group])) > 1]
+    if not groups:
+        return ()
+    first = " = ".join(pictures.names[i] for i in groups[0])
+    return (f"{counted(len(groups), 'picture')} with the same content in more than one class; the first: {first}",)
+
+
 def problems_of(pictures: Pictures, reasons: Sequence[str | None]) -> list[Problem]:
     """Pair the names of pictures with the reasons why they cannot be read (None: they can)."""
     return [Problem(name, reason) for name, reason in zip(pictures.names, reasons, strict=True) if reason is not None]
@@ -208,3 +236,14 @@ def _hash_file(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _group_by(indices: Sequence[int], property_of: Callable[[int], Hashable]) -> list[list[int]]:
+    """Group pictures by a property; files that have vanished meanwhile are dropped."""
+    groups: dict[Hashable, list[int]] = {}
+    for index in indices:
+        try:
+            groups.setdefault(property_of(index), []).append(index)
+        except (OSError, UnreadablePicture):
+            continue
+    return list(groups.values())

@@ -35,8 +35,7 @@ from lookalike._util.folder_lock import FolderInUse
 from lookalike._util.hashing import digest
 from lookalike._util.signals import Stopped
 from lookalike.data.pictures import Pictures
-from lookalike.experiments.choices import Choice
-from lookalike.experiments.results import NOT_IN_KEY, RESULTS_VERSION
+from lookalike.experiments.results import NOT_IN_KEY, RESULTS_VERSION, GridPosition
 from lookalike.inference.model import TrainedModel, embed_batches
 from lookalike.models.weight_files import first_line
 from lookalike.training.checkpoint import RunFolder
@@ -50,34 +49,16 @@ HEAD_BATCH = 256  # pictures that the head embeds at once from cached features
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One model to train and test.
+class Cell(GridPosition):
+    """One model to train and test."""
 
-    Attributes:
-        data: name of the data as it was typed.
-        fold: counted from 0, like ``repeat``.
-        fingerprint: of the pictures and their splits.
-    """
-
-    protocol: str
-    data: str
-    loss: Choice
-    pooling: Choice
-    methods: tuple[Choice, ...]
-    fold: int
-    repeat: int
     settings: Settings
-    fingerprint: str
+    fingerprint: str  # of the pictures and their splits
 
     @property
     def title(self) -> str:
         """The row of the table: everything but fold and repeat."""
         return " + ".join(map(str, (self.loss, self.pooling, *self.methods)))
-
-    @property
-    def run_label(self) -> str:
-        """Fold and repeat as text, counted from 1."""
-        return f"fold {self.fold + 1}, repeat {self.repeat + 1}"
 
     @cached_property
     def key(self) -> str:

@@ -89,6 +89,13 @@ def parse_settings(pieces: Iterable[str]) -> dict[str, Any]:
     return settings
 
 
+def check_names(fault: str, names: Iterable[str], allowed: Sequence[str]) -> None:
+    """Raise ValueError for the first name that is not allowed: the fault, the name, and the closest allowed one."""
+    for name in names:
+        if name not in allowed:
+            raise ValueError(f"{fault} {name!r}{did_you_mean(str(name), allowed)}")
+
+
 def _parse_choice(text: str, kind: str) -> tuple[str, dict[str, Any]]:
     name, bracket, rest = text.partition("(")
     if not bracket:

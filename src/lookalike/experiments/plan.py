@@ -1,21 +1,20 @@
 """The plan of a benchmark: every combination of data, loss, pooling and methods, with every fold and repeat."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from lookalike import data, objectives
 from lookalike import pooling as poolings
-from lookalike._util.suggestions import did_you_mean
 from lookalike.data.pictures import Pictures
 from lookalike.experiments.cells import Cell
-from lookalike.experiments.choices import Choice, parse_choices, split_top_level
+from lookalike.experiments.choices import Choice, check_names, parse_choices, split_top_level
 from lookalike.experiments.layers import merge
 from lookalike.experiments.protocol import METHODS, Protocol, settings_for
 from lookalike.experiments.splits import fingerprint_of, steered_by_test, with_fold, with_test_classes
 from lookalike.training.model import create_objective
-from lookalike.training.settings import Settings
+from lookalike.training.settings import Settings, names
 
 ALIASES = {"xbm": "memory"}
 LOSS_ALIASES = ("c1", "c2", "ms")
@@ -160,10 +159,7 @@ def with_seeds(protocol: Protocol, seeds: int | None) -> Protocol:
 
 
 def _check_overrides(overrides: dict[str, Any]) -> None:
-    names = [entry.name for entry in fields(Settings)]
-    for name in overrides:
-        if name not in names:
-            raise ValueError(f"there is no setting {name!r}{did_you_mean(name, names)}")
+    check_names("there is no setting", overrides, names())
     if "seed" in overrides:
         raise ValueError("seed cannot be set: every repeat has its own, and --seeds says how many there are")
 

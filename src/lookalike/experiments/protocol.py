@@ -21,6 +21,7 @@ from lookalike._util.checks import check_count
 from lookalike._util.suggestions import did_you_mean
 from lookalike._util.untrusted import read_yaml
 from lookalike.data import datasets
+from lookalike.experiments.choices import check_names
 from lookalike.experiments.layers import INTERVALS, KINDS, NESTED, VARIANTS, Context, merge, resolve, without_nulls
 from lookalike.experiments.protocol_schema import METHODS, Protocol, Split
 from lookalike.objectives import full_name
@@ -57,7 +58,7 @@ def load_protocol(name_or_path: str | Path) -> Protocol:
         _require_keys("a protocol", values, Protocol)
         if not isinstance(values["split"], dict):
             raise TypeError(f"split must hold folds, models and steered_by, got {values['split']!r}")
-        _check_keys("split", values["split"], Split)
+        check_names("split has no key", values["split"], _keys(Split))
         _require_keys("split", values["split"], Split)
         values["split"] = Split(**values["split"])
         protocol = Protocol(**values)
@@ -225,7 +226,7 @@ def _read(path: Path, derived_from_it: tuple[Path, ...]) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ValueError(f"a protocol must hold settings by name, got {type(values).__name__}")
     base_name = values.pop("base", None)
-    _check_keys("a protocol", values, Protocol, also_allowed=("base",))
+    check_names("a protocol has no key", values, [*_keys(Protocol), "base"])
     if base_name is None:
         return values
     base = _read(_find(str(base_name), path.parent), (*derived_from_it, path.resolve()))
@@ -247,11 +248,8 @@ def _require_mapping(where: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def _check_keys(where: str, values: dict[str, Any], kind: type[Any], also_allowed: Sequence[str] = ()) -> None:
-    keys = [entry.name for entry in fields(kind)]
-    for key in values:
-        if key not in keys:
-            raise ValueError(f"{where} has no key {key!r}{did_you_mean(str(key), [*keys, *also_allowed])}")
+def _keys(kind: type[Any]) -> list[str]:
+    return [entry.name for entry in fields(kind)]
 
 
 def _require_keys(where: str, values: dict[str, Any], kind: type[Any]) -> None:

@@ -26,12 +26,8 @@ FoldRepeat = tuple[int, int]  # counted from 0
 
 
 @dataclass(frozen=True)
-class CellResult:
-    """One cell of the experiment grid as its folder describes it.
-
-    ``status`` is "done", "failed" (then ``error`` has the reason) or "unfinished". The measured fields, from ``test``
-    on, are those of result.json and have values only if the cell is done. Metrics are fractions.
-    """
+class GridPosition:
+    """What a cell of the experiment grid trains and tests; ``data`` as it was typed, fold and repeat from 0."""
 
     protocol: str
     data: str
@@ -40,6 +36,21 @@ class CellResult:
     methods: tuple[Choice, ...]
     fold: int
     repeat: int
+
+    @property
+    def run_label(self) -> str:
+        """Fold and repeat as text, counted from 1."""
+        return f"fold {self.fold + 1}, repeat {self.repeat + 1}"
+
+
+@dataclass(frozen=True)
+class CellResult(GridPosition):
+    """One cell of the experiment grid as its folder describes it.
+
+    ``status`` is "done", "failed" (then ``error`` has the reason) or "unfinished". The measured fields, from ``test``
+    on, are those of result.json and have values only if the cell is done. Metrics are fractions.
+    """
+
     title: str  # row of the table: everything but fold and repeat
     key: str
     version: str  # RESULTS_VERSION that computed it
@@ -69,11 +80,6 @@ class CellResult:
     def run(self) -> FoldRepeat:
         """(fold, repeat), counted from 0."""
         return self.fold, self.repeat
-
-    @property
-    def run_label(self) -> str:
-        """Fold and repeat as text, counted from 1."""
-        return f"fold {self.fold + 1}, repeat {self.repeat + 1}"
 
     @property
     def is_baseline(self) -> bool:

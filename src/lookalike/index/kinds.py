@@ -40,25 +40,13 @@ def load_faiss() -> Any:
 
 
 def check_kind(kind: str) -> None:
-    """Check the name of a kind.
-
-    Raises:
-        ValueError: If it is not one of ``KINDS``.
-    """
+    """Raise ValueError if a kind is not one of ``KINDS``."""
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
 
 
 def resolve_kind(requested: str, count: int) -> Kind:
-    """Choose the structure for a number of vectors.
-
-    Args:
-        requested: One of ``KINDS``.
-        count: Number of vectors.
-
-    Returns:
-        The kind to build.
-    """
+    """Choose the structure for ``count`` vectors."""
     if requested == "flat" or count < LEAST:
         return "flat"
     if requested == "hnsw":
@@ -93,15 +81,7 @@ class Structure:
 
     @classmethod
     def build(cls, kind: Kind, vectors: Vectors) -> "Structure":
-        """Build and tune a structure.
-
-        Args:
-            kind: The kind.
-            vectors: Vectors (n, D), normalised for the cosine.
-
-        Returns:
-            The structure with all vectors.
-        """
+        """Build and tune a structure with vectors (n, D), normalised for the cosine."""
         faiss = load_faiss()
         dim = vectors.shape[1]
         if kind == "flat":
@@ -189,16 +169,7 @@ class Structure:
 
 
 def mean_recall(queries: list[Any], truth: list[list[Any]], results: list[list[Any]]) -> float:
-    """Measure recall at NEIGHBOURS.
-
-    Args:
-        queries: The query itself, which may be among its neighbours and does not count.
-        truth: The true neighbours of each query, nearest first.
-        results: What a search returned for each query.
-
-    Returns:
-        The mean share of true neighbours that were returned.
-    """
+    """Return the mean share of true neighbours, nearest first and without the query itself, among the results."""
     shares = []
     for query, true_neighbours, returned in zip(queries, truth, results, strict=True):
         expected = [neighbour for neighbour in true_neighbours if neighbour != query][:NEIGHBOURS]

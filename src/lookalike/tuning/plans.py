@@ -16,7 +16,7 @@ import yaml
 from lookalike._util.settings import check_settings, setting
 from lookalike._util.suggestions import did_you_mean
 from lookalike._util.untrusted import read_yaml
-from lookalike.experiments.choices import split_top_level
+from lookalike.experiments.choices import check_names, split_top_level
 from lookalike.experiments.published import TABLES
 
 FILES = Path(__file__).parent / "plans"
@@ -90,10 +90,7 @@ def _read_plan(path: Path) -> TuningPlan:
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise TypeError(f"a plan must hold settings by name, got {type(values).__name__}")
-    keys = [entry.name for entry in fields(TuningPlan)]
-    for key in values:
-        if key not in keys:
-            raise ValueError(f"a plan has no key {key!r}{did_you_mean(str(key), keys)}")
+    check_names("a plan has no key", values, [entry.name for entry in fields(TuningPlan)])
     if bool(values.get("search")) == bool(values.get("runs")):
         raise ValueError("a plan must have either search or runs")
     return TuningPlan(**{"name": path.stem, **values})

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lookalike.data.contradictions import find_contradictions
 from lookalike.data.datasets.layout import DatasetSpec
 from lookalike.data.datasets.registry import get, hint_below, recognise
-from lookalike.data.files import FileReader, problems_of
+from lookalike.data.files import FileReader, find_contradictions, problems_of
 from lookalike.data.folder import list_pictures, read_folder
 from lookalike.data.pictures import SPLITS, Pictures, Problem
 from lookalike.data.reading import verify_all
