@@ -111,19 +111,16 @@ class Course(NamedTuple):
         }
 
     @classmethod
-    def of(cls, values: dict[str, Any], classes: int) -> Course:
+    def of(cls, values: dict[str, Any]) -> Course:
         """Restore a course from ``arrays``."""
-        dim = values["proxies"].shape[-1]
         snapshots = []
         for i, row in enumerate(values["rows"]):
-            converged = values["converged"][i].reshape(classes, -1, dim)
             following = None
             if i < len(values["following"]):  # the steps may have ended before the last problem did
-                following = values["following"][i].reshape(classes, -1, dim)
-            snapshots.append(Snapshot._make([*row, values["plane"][i], converged, following]))
-        curve = [(int(step), float(value)) for step, value in values["curve"]]
-        proxies = values["proxies"].reshape(classes, -1, dim)
-        return cls(snapshots, curve, proxies, values["validation"], values["test"])
+                following = values["following"][i]
+            snapshots.append(Snapshot._make([*row, values["plane"][i], values["converged"][i], following]))
+        curve = [tuple(point) for point in values["curve"]]
+        return cls(snapshots, curve, values["proxies"], values["validation"], values["test"])
 
 
 class Learner(nn.Module):
@@ -278,10 +275,13 @@ def map_at_r(vectors: Floats, labels: NDArray[np.int64]) -> float:
 
 def _groups(model: nn.Module, objective: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Weight decay is for matrices and filters, not for batch norm, biases and proxies."""
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    others = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
+    matrices, others = [], list(objective.parameters())
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            matrices.append(parameter)
+        else:
+            others.append(parameter)
     groups: list[dict[str, Any]] = [{"params": matrices, "weight_decay": weight_decay}]
-    others += objective.parameters()
     if others:
         groups.append({"params": others})
     return groups

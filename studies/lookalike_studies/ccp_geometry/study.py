@@ -22,22 +22,7 @@ from lookalike._util.checks import check_count
 from lookalike.data.pictures import Pictures
 from lookalike.models import Embedder, Head, create_backbone
 from lookalike.objectives import PairObjective
-from lookalike_studies.ccp_geometry.claims import (
-    Courses,
-    Gaps,
-    Measured,
-    alternating_claim,
-    collapse_claim,
-    diversity_claim,
-    early_note,
-    measure,
-    measure_unseen,
-    plane_table,
-    proposition_claim,
-    samples_claim,
-    unseen_claim,
-    unseen_table,
-)
+from lookalike_studies.ccp_geometry import claims
 from lookalike_studies.ccp_geometry.data import drawn_with_unseen_classes, features_of, sources, with_shared_classes
 from lookalike_studies.ccp_geometry.measures import anchor_sets, gaps, spread
 from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, SAMPLES, Budget, Course, Parts, map_at_r, solve
@@ -139,11 +124,11 @@ class Race(NamedTuple):
         name = f"{self.name} {kind} {budget.rate} {budget.steps} {seed}"
         title, ignore = f"{self.name}, {kind}, seed {seed}", ("seeds", "unseen_seeds", "rates", "anchors")
         values = self.context.train(name, budget.steps, train, title=title, ignore=ignore)
-        return Course.of(values, self.parts.classes)
+        return Course.of(values)
 
-    def run_all(self, kinds: Sequence[str], rate: float, seeds: Sequence[int]) -> Courses:
+    def run_all(self, kinds: Sequence[str], rate: float, seeds: Sequence[int]) -> claims.Courses:
         budget = self.budget._replace(rate=rate)
-        courses: Courses = {}
+        courses: claims.Courses = {}
         for kind in kinds:
             courses[kind] = [self.run(kind, budget, seed) for seed in seeds]
         return courses
@@ -168,9 +153,9 @@ class Plane(NamedTuple):
     class_names: list[str]
     parts: Parts
     rate: float
-    courses: Courses
-    measured: dict[str, list[Measured]]
-    gaps: Gaps
+    courses: claims.Courses
+    measured: dict[str, list[claims.Measured]]
+    gaps: claims.Gaps
 
 
 class Unseen(NamedTuple):
@@ -179,8 +164,8 @@ class Unseen(NamedTuple):
     source: str
     parts: Parts
     rate: float
-    courses: Courses
-    measured: dict[str, list[Measured]]  # on held-out classes
+    courses: claims.Courses
+    measured: dict[str, list[claims.Measured]]  # on held-out classes
     test: dict[str, list[float]]  # MAP@R on test classes
 
 
@@ -190,17 +175,17 @@ def run(settings: CcpGeometry, context: Context) -> StudyResult:
     unseen = _run_unseen(photographs, settings, context)
     return StudyResult(
         claims=[
-            collapse_claim(plane.measured),
-            alternating_claim(plane.measured, plane.source),
-            diversity_claim(plane.courses, plane.parts),
-            samples_claim(plane.measured, plane.source),
-            proposition_claim(plane.gaps, plane.measured, plane.parts.classes),
-            unseen_claim(unseen.measured, unseen.test, unseen.source),
+            claims.collapse_claim(plane.measured),
+            claims.alternating_claim(plane.measured, plane.source),
+            claims.diversity_claim(plane.courses, plane.parts),
+            claims.samples_claim(plane.measured, plane.source),
+            claims.proposition_claim(plane.gaps, plane.measured, plane.parts.classes),
+            claims.unseen_claim(unseen.measured, unseen.test, unseen.source),
         ],
         figures=_figures(plane, unseen),
         tables={
-            "plane": plane_table(plane.measured, plane.source),
-            "unseen": unseen_table(unseen.measured, unseen.test, unseen.source),
+            "plane": claims.plane_table(plane.measured, plane.source),
+            "unseen": claims.unseen_table(unseen.measured, unseen.test, unseen.source),
         },
         numbers=_numbers(plane, unseen),
         notes=_notes(plane, unseen, settings),
@@ -218,7 +203,7 @@ def _run_plane(shared: Pictures | None, settings: CcpGeometry, context: Context)
     courses = race.run_all((ONE, ALTERNATING, SAMPLES), rate, settings.seeds)
     measured = {}
     for kind, runs in courses.items():
-        measured[kind] = [measure(course, parts) for course in runs]
+        measured[kind] = [claims.measure(course, parts) for course in runs]
     source = DRAWN if shared is None else shared.name
     return Plane(source, names, parts, rate, courses, measured, all_gaps(courses, parts, settings))
 
@@ -240,7 +225,7 @@ def _run_unseen(photographs: Pictures | None, settings: CcpGeometry, context: Co
     courses = race.run_all((ONE, ALTERNATING), rate, settings.unseen_seeds)
     measured, test = {}, {}
     for kind, runs in courses.items():
-        measured[kind] = [measure_unseen(course, parts) for course in runs]
+        measured[kind] = [claims.measure_unseen(course, parts) for course in runs]
         test[kind] = [map_at_r(course.test, parts.test.labels) for course in runs]
     return Unseen(source, parts, rate, courses, measured, test)
 
@@ -257,9 +242,9 @@ def _create_projection(features: Tensor, dim: int) -> nn.Module:
     return head
 
 
-def all_gaps(courses: Courses, parts: Parts, settings: CcpGeometry) -> Gaps:
+def all_gaps(courses: claims.Courses, parts: Parts, settings: CcpGeometry) -> claims.Gaps:
     """Measure gaps with anchors among the test pictures of every run, and with the proxies of every problem."""
-    gaps_by_way: Gaps = {}
+    gaps_by_way: claims.Gaps = {}
     for kind in (ONE, ALTERNATING):
         for seed, course in zip(settings.seeds, courses[kind], strict=True):
             sets = anchor_sets(course.test, parts.test.labels, settings.anchors, seed)
@@ -324,7 +309,7 @@ def _notes(plane: Plane, unseen: Unseen, settings: CcpGeometry) -> list[str]:
     chosen = f"Rate chosen on held-out pictures with one problem: {plane.rate:g} in the disc"
     if unseen.source == DRAWN:
         chosen += f", {unseen.rate:g} for unseen letters"
-    notes = [f"{chosen}.", *early_note(plane.courses)]
+    notes = [f"{chosen}.", *claims.early_note(plane.courses)]
     if plane.source == DRAWN:
         notes.append("Drawn letters stand for MNIST: --data mnist:FOLDER names the digits.")
     if unseen.source == DRAWN:

@@ -17,44 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from lookalike_studies.centres.claims import (
-    Measurements,
-    arrangements_table,
-    crowding_claim,
-    energies_claim,
-    equalities_claim,
-    farthest_claim,
-    known_table,
-    late_growth,
-    memory_note,
-    rising_claim,
-    sizes_claim,
-)
-from lookalike_studies.centres.sphere import (
-    BEST_KNOWN,
-    CROWDING,
-    ENERGIES,
-    FARTHEST,
-    FARTHEST_PAIRS,
-    MEAN,
-    NEAREST,
-    Arrangement,
-    Array,
-    by_chance,
-    crowd,
-    equalities,
-    least_angle,
-    measure,
-    pairwise_distances,
-    push_on_the_farther_half,
-    regularisers,
-    settle,
-)
+from lookalike_studies.centres import claims, sphere
 from lookalike_studies.framework.context import Context, Tick
 from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
 
-SWEPT = (NEAREST, "E_1", MEAN, FARTHEST)  # over embedding sizes
-LEAVING = (NEAREST, *ENERGIES, CROWDING, MEAN, FARTHEST_PAIRS, FARTHEST)  # a crowd
+SWEPT = (sphere.NEAREST, "E_1", sphere.MEAN, sphere.FARTHEST)  # over embedding sizes
+LEAVING = (
+    sphere.NEAREST,
+    *sphere.ENERGIES,
+    sphere.CROWDING,
+    sphere.MEAN,
+    sphere.FARTHEST_PAIRS,
+    sphere.FARTHEST,
+)  # a crowd
 
 
 @dataclass(frozen=True)
@@ -80,8 +55,8 @@ class Centres(StudySettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         for count in self.counts:
-            if count not in BEST_KNOWN:
-                options = ", ".join(map(str, BEST_KNOWN))
+            if count not in sphere.BEST_KNOWN:
+                options = ", ".join(map(str, sphere.BEST_KNOWN))
                 raise ValueError(f"every one of counts must be of {options}, for which the best is known, got {count}")
         if self.shown not in self.counts:
             raise ValueError(f"shown must be one of counts {', '.join(map(str, self.counts))}, got {self.shown}")
@@ -93,45 +68,45 @@ class Centres(StudySettings):
 def run(settings: Centres, context: Context) -> StudyResult:
     from lookalike_studies.centres.plots import draw_crowd, draw_knobs, draw_sizes, draw_spheres
 
-    rested: dict[int, dict[str, Array]] = {}
-    measured: Measurements = {}
-    starts: dict[int, list[Arrangement]] = {}
+    rested: dict[int, dict[str, sphere.Array]] = {}
+    measured: claims.Measurements = {}
+    starts: dict[int, list[sphere.Arrangement]] = {}
     growth: dict[int, float] = {}
     for count in settings.counts:
-        runs = len(regularisers(count, settings.knobs, settings.sharpness)) * len(settings.seeds)
+        runs = len(sphere.regularisers(count, settings.knobs, settings.sharpness)) * len(settings.seeds)
         rest = partial(_rest_on_sphere, settings, count)
         rested[count] = context.train(f"sphere {count}", runs * settings.steps, rest, title=f"{count} centres")
         growth[count] = float(rested[count].pop("growth"))
         measured[count] = {}
-        for name in regularisers(count, settings.knobs, settings.sharpness):
-            measured[count][name] = [measure(centres) for centres in rested[count][name]]
-        starts[count] = [measure(by_chance(count, 3, seed).numpy()) for seed in settings.seeds]
+        for name in sphere.regularisers(count, settings.knobs, settings.sharpness):
+            measured[count][name] = [sphere.measure(centres) for centres in rested[count][name]]
+        starts[count] = [sphere.measure(sphere.by_chance(count, 3, seed).numpy()) for seed in settings.seeds]
     steps = len(LEAVING) * len(settings.memories) * len(settings.seeds) * settings.steps
     from_crowd = context.train("crowd", steps, partial(_leave_crowd, settings), title="out of a crowd")
     steps = len(SWEPT) * len(settings.sizes) * settings.size_steps
     sweep = partial(_sweep_sizes, settings)
     by_size = context.train("sizes", steps, sweep, title="embedding sizes")["angles"]
     crowd_rest = {name: angles[..., -1].mean(1).tolist() for name, angles in from_crowd.items()}  # by memory
-    if settings.crowd in BEST_KNOWN:
+    if settings.crowd in sphere.BEST_KNOWN:
         growth.setdefault(settings.crowd, -inf)
-        for name in ENERGIES:
+        for name in sphere.ENERGIES:
             for angles in from_crowd[name]:
-                growth[settings.crowd] = max(growth[settings.crowd], late_growth(angles))
-    random = by_chance(settings.shown, 3, settings.seeds[0]).numpy()
+                growth[settings.crowd] = max(growth[settings.crowd], claims.late_growth(angles))
+    random = sphere.by_chance(settings.shown, 3, settings.seeds[0]).numpy()
     drawn = {"at the start": random}
     for name in measured[settings.shown]:
         drawn[name] = rested[settings.shown][name][0]
-    both_sides = equalities(random)
-    push = push_on_the_farther_half(random, settings.sharpness)
+    both_sides = sphere.equalities(random)
+    push = sphere.push_on_the_farther_half(random, settings.sharpness)
     spheres_caption = f"{settings.shown} centres on the sphere, each seen from both sides; a number says how many are "
     return StudyResult(
         claims=[
-            energies_claim(measured, crowd_rest, settings, growth),
-            farthest_claim(measured, starts, settings),
-            equalities_claim(both_sides),
-            rising_claim(pairwise_distances(random)),
-            crowding_claim(push, measured),
-            sizes_claim(by_size, settings),
+            claims.energies_claim(measured, crowd_rest, settings, growth),
+            claims.farthest_claim(measured, starts, settings),
+            claims.equalities_claim(both_sides),
+            claims.rising_claim(sphere.pairwise_distances(random)),
+            claims.crowding_claim(push, measured),
+            claims.sizes_claim(by_size, settings),
         ],
         figures={
             "spheres": (draw_spheres(drawn), f"{spheres_caption}in one place"),
@@ -142,7 +117,7 @@ def run(settings: Centres, context: Context) -> StudyResult:
             ),
             "sizes": (draw_sizes(by_size, settings), "The smallest angle between class centres by embedding size"),
         },
-        tables={"known": known_table(measured), "arrangements": arrangements_table(measured, starts)},
+        tables={"known": claims.known_table(measured), "arrangements": claims.arrangements_table(measured, starts)},
         numbers={
             "arrangements": {count: _as_numbers(by_name) for count, by_name in measured.items()},
             "starts": _as_numbers(starts),
@@ -152,58 +127,62 @@ def run(settings: Centres, context: Context) -> StudyResult:
             "least_angle_by_size": by_size,
         },
         notes=[
-            *memory_note(crowd_rest),
+            *claims.memory_note(crowd_rest),
             "Centres alone are moved here; in training a loss on pictures pulls as well. No loss, pictures or recall.",
             "The text gives no value of gamma, lambda or the weight of the regulariser; they are our choice.",
         ],
     )
 
 
-def _as_numbers(arrangements: Mapping[Any, list[Arrangement]]) -> dict[Any, list[dict[str, float]]]:
+def _as_numbers(arrangements: Mapping[Any, list[sphere.Arrangement]]) -> dict[Any, list[dict[str, float]]]:
     numbers = {}
     for key, runs in arrangements.items():
         numbers[key] = [arrangement._asdict() for arrangement in runs]
     return numbers
 
 
-def _rest_on_sphere(settings: Centres, count: int, tick: Tick) -> dict[str, Array]:
+def _rest_on_sphere(settings: Centres, count: int, tick: Tick) -> dict[str, sphere.Array]:
     """By regulariser, the centres (seeds, N, 3) at rest; and the largest late growth of the energies' angles."""
-    rested: dict[str, Array] = {}
+    rested: dict[str, sphere.Array] = {}
     growth = []
-    for name, regulariser in regularisers(count, settings.knobs, settings.sharpness).items():
+    for name, regulariser in sphere.regularisers(count, settings.knobs, settings.sharpness).items():
         centres, angles = [], []
         for seed in settings.seeds:
-            end, by_step = settle(by_chance(count, 3, seed), regulariser, settings.steps, settings.rate, tick)
+            end, by_step = sphere.settle(
+                sphere.by_chance(count, 3, seed), regulariser, settings.steps, settings.rate, tick
+            )
             centres.append(end)
             angles.append(by_step)
         rested[name] = np.stack(centres)
-        if name in ENERGIES:
-            growth.append(late_growth(np.stack(angles)))
+        if name in sphere.ENERGIES:
+            growth.append(claims.late_growth(np.stack(angles)))
     return {**rested, "growth": np.array(max(growth))}
 
 
-def _leave_crowd(settings: Centres, tick: Tick) -> dict[str, Array]:
+def _leave_crowd(settings: Centres, tick: Tick) -> dict[str, sphere.Array]:
     """By regulariser, the least angles (memories, seeds, steps + 1)."""
-    chosen = regularisers(settings.crowd, settings.knobs, settings.sharpness)
+    chosen = sphere.regularisers(settings.crowd, settings.knobs, settings.sharpness)
     angles = {}
     for name in LEAVING:
         angles[name] = np.empty((len(settings.memories), len(settings.seeds), settings.steps + 1))
         for i, memory in enumerate(settings.memories):
             for j, seed in enumerate(settings.seeds):
-                start = crowd(settings.crowd, settings.crowd_degrees, seed)
-                _, angles[name][i, j] = settle(start, chosen[name], settings.steps, settings.rate, tick, memory=memory)
+                start = sphere.crowd(settings.crowd, settings.crowd_degrees, seed)
+                _, angles[name][i, j] = sphere.settle(
+                    start, chosen[name], settings.steps, settings.rate, tick, memory=memory
+                )
     return angles
 
 
 def _sweep_sizes(settings: Centres, tick: Tick) -> dict[str, Any]:
     """By regulariser, the least angle for each embedding size."""
-    chosen = regularisers(settings.classes, settings.knobs, settings.sharpness)
+    chosen = sphere.regularisers(settings.classes, settings.knobs, settings.sharpness)
     angles: dict[str, list[float]] = {name: [] for name in ("at the start", *SWEPT)}
     for size in settings.sizes:
-        start = by_chance(settings.classes, size, settings.seeds[0])
-        angles["at the start"].append(least_angle(start))
+        start = sphere.by_chance(settings.classes, size, settings.seeds[0])
+        angles["at the start"].append(sphere.least_angle(start))
         for name in SWEPT:
-            _, by_step = settle(start, chosen[name], settings.size_steps, settings.rate, tick)
+            _, by_step = sphere.settle(start, chosen[name], settings.size_steps, settings.rate, tick)
             angles[name].append(float(by_step[-1]))
     return {"angles": angles}
 

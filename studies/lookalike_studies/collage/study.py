@@ -28,7 +28,7 @@ from lookalike_studies.collage.plots import draw_curves, draw_heat_maps
 from lookalike_studies.framework.context import Context, Tick
 from lookalike_studies.framework.seeds import format_mean
 from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
-from lookalike_studies.framework.train_pictures import Plan, create_embedder, inspect_pooling, train_pictures
+from lookalike_studies.framework.train_pictures import Plan, create_embedder, inspect_pooling, plan_from, train_pictures
 from lookalike_studies.localisation.plots import Heat
 
 BACKBONE = "resnet20"
@@ -84,24 +84,9 @@ class Collage(StudySettings):
 
     def plan(self, contestant: Contestant, seed: int) -> Plan:
         """Plan the training of a contestant."""
-        return Plan(
-            contestant.pooling,
-            contestant.settings,
-            BACKBONE,
-            self.dim,
-            self.loss,
-            self.preset,
-            contestant.zero_shot,
-            rate=self.rate,
-            proxy_rate=self.rate,
-            classes=self.classes,
-            per_class=self.per_class,
-            epoch=self.epoch,
-            epochs=self.epochs,
-            patience=self.patience,
-            decay=self.decay,
-            seed=seed,
-        )
+        pooling = {"pooling": contestant.pooling, "pooling_settings": contestant.settings}
+        zero_shot = contestant.zero_shot
+        return plan_from(self, **pooling, backbone=BACKBONE, zero_shot=zero_shot, proxy_rate=self.rate, seed=seed)
 
 
 def run(settings: Collage, context: Context) -> StudyResult:

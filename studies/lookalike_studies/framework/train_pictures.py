@@ -7,7 +7,7 @@ improve. The weights that are best by validation are kept, or the last ones with
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +73,15 @@ class Plan:
     patience: int = 5
     decay: float = 0.5
     seed: int = 0
+
+
+def plan_from(settings: Any, **others: Any) -> Plan:
+    """Create a plan from the settings of a study that have the name of one of its fields, and from ``others``."""
+    values = {}
+    for entry in fields(Plan):
+        if hasattr(settings, entry.name):
+            values[entry.name] = getattr(settings, entry.name)
+    return Plan(**{**values, **others})
 
 
 class Trained(NamedTuple):

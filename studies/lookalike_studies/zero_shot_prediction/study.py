@@ -26,7 +26,7 @@ from lookalike.training.pretrain import pretrain, read_pixels
 from lookalike_studies.framework.class_pictures import class_pictures
 from lookalike_studies.framework.context import Context, Tick
 from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
-from lookalike_studies.framework.train_pictures import Plan, create_embedder, inspect_pooling, train_pictures
+from lookalike_studies.framework.train_pictures import Plan, create_embedder, inspect_pooling, plan_from, train_pictures
 from lookalike_studies.zero_shot_prediction import claims, plots
 from lookalike_studies.zero_shot_prediction.claims import BEFORE, PLAIN, ZERO_SHOT
 from lookalike_studies.zero_shot_prediction.prediction import Accuracy, Ridge, Run, measure_accuracy
@@ -69,22 +69,9 @@ class ZeroShotPrediction(StudySettings):
 
     def plan(self, zero_shot: float, seed: int, classes: int) -> Plan:
         """Plan the training of one network."""
-        return Plan(
-            "gsp",
-            {"num_prototypes": self.prototypes, "keep": self.keep, "sharpness": self.sharpness},
-            BACKBONE,
-            self.dim,
-            self.loss,
-            self.preset,
-            zero_shot,
-            self.ridge,
-            self.rate,
-            self.proxy_rate,
-            classes,
-            self.per_class,
-            epoch=self.steps,
-            seed=seed,
-        )
+        gsp = {"num_prototypes": self.prototypes, "keep": self.keep, "sharpness": self.sharpness}
+        pooling = {"pooling": "gsp", "pooling_settings": gsp, "zero_shot": zero_shot}
+        return plan_from(self, **pooling, backbone=BACKBONE, classes=classes, epoch=self.steps, seed=seed)
 
 
 class Measured:
@@ -92,9 +79,8 @@ class Measured:
 
     def __init__(self, pictures: Pictures, pixels: NDArray[np.uint8], shown: int) -> None:
         self.pixels, self.labels, self.classes = pixels, pictures.labels, pictures.classes
-        of_classes = [np.flatnonzero(self.labels == label) for label in range(len(self.classes))]
-        self.of_classes = of_classes
-        self.shown = np.concatenate([indices[:shown] for indices in of_classes])
+        self.of_classes = [np.flatnonzero(self.labels == label) for label in range(len(self.classes))]
+        self.shown = np.concatenate([indices[:shown] for indices in self.of_classes])
 
     def measure(self, embedder: Embedder, loss: float) -> dict[str, Any]:
         """Measure the fields of a ``Run``."""
