@@ -91,7 +91,7 @@ def story() -> demo_page.Story:
     shots = Shots(np.zeros((16, 64, 64, 3), np.uint8), np.zeros(16, np.int64), np.arange(16) % 4)
     vectors, weights = np.zeros((16, 2), np.float32), np.full((16, 16), 1 / 16, np.float32)
     results = [
-        parallel.Selection(each, 1.0, [Outcome(each.name, 1.0, 0, [], {"MAP@R": 0.1 * number}, vectors, weights, 0.25)])
+        parallel.Selection(each, 1.0, [Outcome({"MAP@R": 0.1 * number}, vectors, weights, 0.25, each.name, 1.0, 0, [])])
         for number, each in enumerate(CONTESTANTS)
     ]
     return demo_page.Story(results, [], shots, Budget(), 0.0, Table([], []))
@@ -130,7 +130,7 @@ def test_a_loss_is_not_called_a_gain(gsp: float, said: str) -> None:
 def test_the_rate_is_chosen_on_held_out_classes_and_never_on_the_test() -> None:
     def outcome(rate: float, seed: int, held_out: float, test: float) -> Outcome:
         nothing = np.zeros((1, 1), np.float32)
-        return Outcome("a", rate, seed, [(0, 0.0), (4, held_out)], {"MAP@R": test}, nothing, nothing, 0.0)
+        return Outcome({"MAP@R": test}, nothing, nothing, 0.0, "a", rate, seed, [(0, 0.0), (4, held_out)])
 
     outcomes = [
         outcome(1.0, 0, 0.2, 0.9),

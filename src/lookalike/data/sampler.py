@@ -84,9 +84,8 @@ class ClassBatches(Sampler[list[Draw]]):
         self._groups = -(-self._sizes // per_class)
         self._batches = int(max(-(-self._groups.sum() // self.classes_per_batch), self._groups.max()))
 
-    def steps_per_epoch(self, epoch: int = 0) -> int:
+    def steps_per_epoch(self) -> int:
         """Return the number of global batches per epoch, the same for every epoch."""
-        check_count("epoch", epoch, least=0)
         return self._batches
 
     def batches_of(self, epoch: int) -> Integers:

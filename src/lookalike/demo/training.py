@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,37 +106,24 @@ class Budget:
     pictures: int = 20
 
 
-class Outcome(NamedTuple):
-    """One contestant, trained with one learning rate and seed.
+@dataclass(frozen=True)
+class Measurement:
+    """Metrics, vectors (n, D), weights of all positions (n, N), and the mean share of the weight in the true cell."""
 
-    Attributes:
-        contestant: Its name.
-        rate: The learning rate.
-        seed: The seed.
-        curve: Steps and MAP@R on held-out classes.
-        metrics: Metrics on the test classes.
-        vectors: Embeddings of the test pictures (n, D).
-        weights: Pooling weights of their positions (n, N).
-        on_letter: Mean share of the weight in the true cell.
-    """
+    metrics: dict[str, float]
+    vectors: NDArray[np.float32]
+    weights: NDArray[np.float32]
+    on_letter: float
+
+
+@dataclass(frozen=True)
+class Outcome(Measurement):
+    """One contestant, trained with one learning rate and seed, and measured on the test classes."""
 
     contestant: str
     rate: float
     seed: int
-    curve: list[tuple[int, float]]
-    metrics: dict[str, float]
-    vectors: NDArray[np.float32]
-    weights: NDArray[np.float32]
-    on_letter: float
-
-
-class Measurement(NamedTuple):
-    """Metrics, vectors (n, D), weights (n, N) and the mean share of the weight in the true cell."""
-
-    metrics: dict[str, float]
-    vectors: NDArray[np.float32]
-    weights: NDArray[np.float32]
-    on_letter: float
+    curve: list[tuple[int, float]]  # steps and MAP@R on held-out classes
 
 
 def pretrain_letters(
@@ -213,7 +200,8 @@ def train_contestant(
         on_step=lambda *_: tick(1),
     )
     curve = [(step, metrics["MAP@R"]) for step, metrics in fitted.evaluations]
-    return Outcome(contestant.name, rate, seed, curve, *measure(embedder, contestant, test))
+    measured = measure(embedder, contestant, test)
+    return Outcome(**vars(measured), contestant=contestant.name, rate=rate, seed=seed, curve=curve)
 
 
 @torch.inference_mode()

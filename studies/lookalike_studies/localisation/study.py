@@ -192,7 +192,7 @@ def _train(
     def run_one(rate: float, seed: int) -> Outcome:
         def train(tick: Tick) -> dict[str, Any]:
             pictures = shots["train"], shots["test"]
-            return train_contestant(contestant, rate, seed, networks[seed], *pictures, budget, tick)._asdict()
+            return vars(train_contestant(contestant, rate, seed, networks[seed], *pictures, budget, tick))
 
         name, title = f"{contestant.name} {rate:g} {seed}", f"{contestant.name}, rate {rate:g}, seed {seed}"
         return Outcome(**context.train(name, budget.steps, train, title=title, ignore=AFTERWARDS))
