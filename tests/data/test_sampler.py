@@ -10,7 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lookalike.data.sampler import ClassBatches, Draw
+from lookalike.data.sampler import ClassBatches, Draw, ReshapedBatches
 
 Case = tuple[list[int], int, int]  # sizes of the classes, P, K
 
@@ -148,3 +148,41 @@ def test_errors(settings_: dict[str, int], message: str) -> None:
 def test_labels_must_be_whole_numbers() -> None:
     with pytest.raises(ValueError, match=r"labels must be whole numbers of the shape \(at least one,\), got float64"):
         ClassBatches([0.5, 1.0], 2, 1)
+
+
+def test_reshaped_batches() -> None:
+    """Every epoch has one of the factorisations of 54, drawn anew, and all pictures."""
+    labels = np.repeat(np.arange(30), 11)
+    sampler = ReshapedBatches(labels, 54, 9, seed=3)
+    assert sampler.shapes == [2, 3, 6, 9, 18, 27]
+    shapes = set()
+    step = 0
+    for epoch in range(30):
+        batches = sampler.batches_of(epoch)
+        per_class = sampler.per_class_of(epoch)
+        assert batches.shape == (sampler.steps_per_epoch(epoch), 54)
+        assert set(batches.ravel()) == set(range(len(labels)))
+        for batch in batches:
+            assert set(np.bincount(labels[batch])) <= {0, per_class}
+        assert sampler.locate(step) == (epoch, 0)
+        assert sampler.locate(step + len(batches) - 1) == (epoch, len(batches) - 1)
+        step += len(batches)
+        shapes.add(per_class)
+    assert shapes == set(sampler.shapes)
+
+
+def test_reshaped_batches_resume_and_are_shared() -> None:
+    labels = np.repeat(np.arange(30), 11)
+    stream = iter(ReshapedBatches(labels, 54, 9))
+    whole = [next(stream) for _ in range(40)]
+    resumed = iter(ReshapedBatches(labels, 54, 9, start=17))
+    assert [next(resumed) for _ in range(23)] == whole[17:]
+    halves = [iter(ReshapedBatches(labels, 54, 9, rank=rank, world_size=2)) for rank in range(2)]
+    for batch in whole[:20]:
+        assert next(halves[0]) + next(halves[1]) == batch
+
+
+def test_reshaped_batches_need_a_factorisation() -> None:
+    with pytest.raises(ValueError, match="a batch of 7 cannot be reshaped: with 10 classes"):
+        ReshapedBatches(np.repeat(np.arange(10), 3), 7, 1)
+    assert ReshapedBatches(np.repeat(np.arange(6), 9), 54, 9).shapes == [9, 18, 27]

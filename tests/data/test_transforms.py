@@ -41,7 +41,7 @@ def test_caffe_order(crop: Any) -> None:
     assert got[:, 0, 0].tolist() == [30 - 104, 20 - 117, (10 - 128) / 2]
 
 
-@pytest.mark.parametrize(("crop", "least"), [("area", 0.16), ("pixels", (40 / 256) ** 2)])
+@pytest.mark.parametrize(("crop", "least"), [("area", 0.16), ("wide", 0.08), ("pixels", (40 / 256) ** 2)])
 def test_shares_and_aspects_of_random_crops(crop: Any, least: float) -> None:
     transform = training_transform(InputSpec(size=128, **RAW), crop=crop, flip=True)
     picture, shares, aspects, flips = ramp(256, 256), [], [], 0
@@ -70,6 +70,16 @@ def test_without_flip_nothing_is_mirrored() -> None:
         assert got[0, :, -1].mean() > got[0, :, 0].mean()
 
 
+def test_half_of_the_pictures_lose_a_rectangle() -> None:
+    transform = training_transform(InputSpec(size=32, **RAW), crop="none", flip=False, erase=0.5)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        erased = [float((transform(plain((200, 200, 200))) == 0).float().mean()) for _ in range(200)]
+    affected = [share for share in erased if share]
+    assert 75 < len(affected) < 125
+    assert 0.01 < min(affected) < max(affected) < 0.36
+
+
 def test_no_crop_takes_the_whole_picture_into_a_square() -> None:
     got = training_transform(InputSpec(size=32, **RAW), crop="none", flip=False)(ramp(128, 64))
     expected = (np.arange(32) + 0.5) / 32
@@ -84,5 +94,5 @@ def test_strange_shapes_are_affordable(size: tuple[int, int]) -> None:
 
 
 def test_unknown_crop() -> None:
-    with pytest.raises(ValueError, match=r"^crop must be 'area', 'pixels' or 'none', got 'centre'$"):
+    with pytest.raises(ValueError, match=r"^crop must be 'area', 'wide', 'pixels' or 'none', got 'centre'$"):
         training_transform(InputSpec(), crop="centre")  # type: ignore[arg-type]

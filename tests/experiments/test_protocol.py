@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from lookalike import objectives
 from lookalike.experiments.protocol import Protocol, column, load_protocol, names, settings_for
 from lookalike.objectives.presets import preset_settings
 from lookalike.training.settings import Settings
 
 SMALL, LARGE = ("cub", "cars"), ("inshop", "sop")
-BUILT_IN = ("ablation", "conventional", "fair", "fair-ccp", "quick", "tuning")
+BUILT_IN = ("ablation", "conventional", "fair", "fair-ccp", "libc", "quick", "tuning")
 
 # (evaluate_every, patience) of the small sets and of the large ones.
 STOPPING = {
@@ -238,6 +239,33 @@ def test_other_data_sets() -> None:
     assert (small["preset"], small["evaluate_every"]) == ("cub", 100)
     assert (large["preset"], large["evaluate_every"]) == ("sop", 1000)
     assert column("cub", classes=5000) == "cub"
+
+
+@pytest.mark.parametrize(
+    ("data_set", "shape", "network", "lr", "decay", "temperature"),
+    [
+        ("cub", (6, 9), (1, 2), 1.564e-4, 6.06e-6, 0.2),
+        ("cars", (10, 7), (2, 8), 3.668e-4, 2.55e-9, 1 / 9),
+        ("sop", (15, 6), (1, 8), 2.472e-4, 2.77e-13, 0.605),
+        ("inshop", (14, 4), (1, 4), 1.127e-4, 1.06e-7, 0.186),
+    ],
+)
+def test_libc(data_set: str, shape: Any, network: Any, lr: float, decay: float, temperature: float) -> None:
+    for pooling, methods in (("max", []), ("max+gsp", ["zero-shot"])):
+        found = run("libc", data_set, "libc", pooling, methods=methods)
+        assert (found["batch_size"] // found["per_class"], found["per_class"]) == shape
+        assert (found["lr"], found["weight_decay"], found["optimiser"]) == (lr, decay, "radam")
+        assert (found["erase"], found["crop"], found["reshape"]) == (0.5, "wide", data_set == "cub")
+        epoch = found["evaluate_every"]
+        assert found["steps"] == 70 * epoch
+        assert found["restarts"] == (30 * epoch, 50 * epoch)
+        assert (found["dim"], found["backbone"], found["patience"]) == (512, "resnet50", None)
+        assert found.get("zero_shot", 0) == (0.1 if methods else 0)
+        chosen = objectives.create("libc", 100, 512, preset=found["preset"]).settings
+        assert (chosen["blocks"], chosen["heads"], chosen["temperature"]) == (*network, temperature)
+        assert chosen["concatenate"] == (data_set == "cars")
+    beside = run("libc", data_set, "c1", "max", methods=["libc"])
+    assert (beside["libc"], beside["per_class"]) == (1.0, shape[1])
 
 
 def test_quick_is_quick() -> None:

@@ -62,7 +62,7 @@ def assert_equal_runs(one, other):
 
 
 def test_every_pair_loss_is_tried():
-    known = [objectives.create(name, classes=4, dim=DIM) for name in objectives.names()]
+    known = [objectives.create(name, classes=4, dim=4) for name in objectives.names()]
     tried = {type(objectives.create(name)) for name, _, _ in CASES}
     assert tried == {type(objective) for objective in known if isinstance(objective, PairObjective)}
 

@@ -64,6 +64,28 @@ VARIANTS = {
     "ccp, samples": {**CCP, "ccp_against": "samples", "ccp_proxies": 1, "loss": "c2", "accumulate": 2, "steps": 8},
     "ccp, samples, frozen": {**CCP, "ccp_against": "samples", "freeze_backbone": True, "zero_shot": 0.1},
     "frozen": {"freeze_backbone": True, "start": "pca", "views": 2},
+    "libc as its authors train it": {
+        "pooling": "max",
+        "pooling_settings": {},
+        "loss": "libc",
+        "loss_settings": {"heads": 4},
+        "optimiser": "radam",
+        "restarts": (4, 8),
+        "reshape": True,
+        "erase": 0.5,
+        "crop": "wide",
+    },
+    "libc beside another loss, gsp, frozen": {
+        "freeze_backbone": True,
+        "loss": "c1",
+        "memory": 2,
+        "memory_start": 2,
+        "libc": 0.5,
+        "libc_settings": {"blocks": 2, "concatenate": True},
+        "zero_shot": 0.1,
+        "ema": 0.9,
+        "restarts": (6,),
+    },
 }
 
 
@@ -79,6 +101,8 @@ def final(out: Path) -> dict[str, torch.Tensor]:
     for which, values in (state["problems"] or {}).items():
         if isinstance(values, dict):
             tensors |= {f"problem's {which} {name}": value for name, value in values.items()}
+    if state["restarts"] is not None:
+        tensors |= {f"restarts {name}": value for name, value in state["restarts"]["best"].items()}
     tensors |= {f"best {name}": value for name, value in load_file(out / "model.safetensors").items()}
     rows = [
         {name: value for name, value in row.items() if name not in ("seconds", "pictures/s")}
@@ -270,6 +294,10 @@ def test_a_new_run_never_writes_into_what_is_there(class_folders: Path, tmp_path
         ({"centres": 0.1, "centres_settings": {"preset": "r1", "knob": 1}}, "r1 has no setting 'knob'"),
         ({"centres": 0.1, "centres_settings": {"sampel": 4}}, "did you mean 'sample'"),
         ({"batch_size": 7}, "batch_size must be a multiple of per_class"),
+        ({"libc": 1.0, "libc_settings": {"heads": 3}}, "dim must be a multiple of heads 3, got 16"),
+        ({"libc": 1.0, "libc_settings": {"head": 4}}, "libc has no setting 'head'"),
+        ({"libc": 1.0, "loss": "libc"}, "--loss is libc already"),
+        ({"reshape": True, "batch_size": 2}, "a batch of 2 cannot be reshaped"),
     ],
 )
 def test_bad_settings_leave_nothing_behind(

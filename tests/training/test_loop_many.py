@@ -82,6 +82,7 @@ KINDS = {
         "per_class": 2,
     },
     "fabric, frozen": {"freeze_backbone": True, "start": "pca"},
+    "fabric, pictures, libc, gsp": {"loss": "libc", "zero_shot": 0.1, "freeze_batch_norm": True},
     "fabric, frozen, ccp": {"freeze_backbone": True, **CCP},
     "fabric, pictures, ccp with samples": {"freeze_batch_norm": True, "ccp_against": "samples", **CCP},  # 5 for two
 }

@@ -83,6 +83,7 @@ def training_loader(
     *,
     crop: Crop = "area",
     flip: bool = True,
+    erase: float = 0.0,
     workers: int | None = None,
 ) -> PictureLoader:
     """Load the endless batches of a sampler, augmented.
@@ -93,12 +94,13 @@ def training_loader(
         sampler: Chooses the pictures of every batch; its seed is also that of the augmentation.
         crop: Kind of random crop.
         flip: Whether half of the pictures are mirrored.
+        erase: Share of the pictures in which a rectangle is erased.
         workers: Processes that read pictures; None chooses by the machine.
 
     Returns:
         Batches (images, labels, indices).
     """
-    dataset = TrainingSet(pictures, training_transform(spec, crop=crop, flip=flip), sampler.seed)
+    dataset = TrainingSet(pictures, training_transform(spec, crop=crop, flip=flip, erase=erase), sampler.seed)
     return PictureLoader(dataset, batch_sampler=sampler, **loader_settings(workers))
 
 

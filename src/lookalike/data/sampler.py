@@ -84,9 +84,14 @@ class ClassBatches(Sampler[list[Draw]]):
         self._groups = -(-self._sizes // per_class)
         self._batches = int(max(-(-self._groups.sum() // self.classes_per_batch), self._groups.max()))
 
-    def steps_per_epoch(self) -> int:
-        """Return the number of global batches per epoch, the same for every epoch."""
+    def steps_per_epoch(self, epoch: int = 0) -> int:
+        """Return the number of global batches of an epoch; here it is the same for every epoch."""
+        check_count("epoch", epoch, least=0)
         return self._batches
+
+    def locate(self, step: int) -> tuple[int, int]:
+        """Return the epoch that a global step belongs to, and the number of steps before it in that epoch."""
+        return divmod(step, self._batches)
 
     def batches_of(self, epoch: int) -> Integers:
         """Return the global batches of an epoch: indices of pictures (batches, batch_size), each class side by side."""
@@ -101,7 +106,7 @@ class ClassBatches(Sampler[list[Draw]]):
     def __iter__(self) -> Iterator[list[Draw]]:
         share = self.batch_size // self.world_size
         mine = slice(self.rank * share, (self.rank + 1) * share)
-        epoch, step = divmod(self.start, self._batches)
+        epoch, step = self.locate(self.start)
         while True:
             batches = self.batches_of(epoch)
             turns = _occurrence(batches.reshape(-1)).reshape(batches.shape)
@@ -139,6 +144,49 @@ class ClassBatches(Sampler[list[Draw]]):
         start = pass_start[first_pass[classes] + turn]
         within = group[..., None] * self.per_class + np.arange(self.per_class)
         return shuffled[start[..., None] + within % self._sizes[classes][..., None]]
+
+
+class ReshapedBatches(ClassBatches):
+    """Batches of one size whose number of classes and of pictures per class is drawn anew for every epoch.
+
+    The shapes are all factorisations of ``batch_size`` with at least two classes, of which there are enough, and two
+    pictures per class; the arguments are those of ``ClassBatches``. The number of batches differs between epochs.
+
+    Raises:
+        ValueError: If there is no such factorisation.
+    """
+
+    def __init__(self, labels: Any, batch_size: int, per_class: int = 4, **settings: Any) -> None:
+        super().__init__(labels, batch_size, per_class, **settings)
+        counts = [k for k in range(2, batch_size // 2 + 1) if batch_size % k == 0]
+        self.shapes = [k for k in counts if batch_size // k <= len(self._sizes)]
+        if not self.shapes:
+            raise ValueError(
+                f"a batch of {batch_size} cannot be reshaped: with {len(self._sizes)} classes there is no way to "
+                "divide it into at least two classes of at least two pictures; set another batch_size"
+            )
+        self._by_shape = {k: ClassBatches(labels, batch_size, k, seed=self.seed) for k in self.shapes}
+
+    def per_class_of(self, epoch: int) -> int:
+        """Return the number of pictures per class in the batches of an epoch."""
+        rng = np.random.default_rng((self.seed, epoch, self.batch_size))
+        return int(rng.choice(self.shapes))
+
+    def steps_per_epoch(self, epoch: int = 0) -> int:
+        """Return the number of global batches of an epoch."""
+        return self._by_shape[self.per_class_of(epoch)].steps_per_epoch(epoch)
+
+    def locate(self, step: int) -> tuple[int, int]:
+        """Return the epoch that a global step belongs to, and the number of steps before it in that epoch."""
+        epoch = 0
+        while step >= self.steps_per_epoch(epoch):
+            step -= self.steps_per_epoch(epoch)
+            epoch += 1
+        return epoch, step
+
+    def batches_of(self, epoch: int) -> Integers:
+        """Return the global batches of an epoch, as ``ClassBatches.batches_of``."""
+        return self._by_shape[self.per_class_of(epoch)].batches_of(epoch)
 
 
 def _codes(labels: Any) -> Integers:

@@ -18,22 +18,25 @@ from torchvision.transforms import InterpolationMode, v2
 from lookalike.models.input_spec import InputSpec
 
 Transform = Callable[[Image.Image], Tensor]
-Crop = Literal["area", "pixels", "none"]
+Crop = Literal["area", "wide", "pixels", "none"]
 
 AREA = (0.16, 1.0)  # share of the resized picture that a crop covers
 PIXELS = ((40 / 256) ** 2, 1.0)  # the same for the papers' text: sides of 40 to 256 pixels in a picture of 256
+SHARES = {"area": AREA, "wide": (0.08, 1.0), "pixels": PIXELS}
 RATIO = (3 / 4, 4 / 3)
 LONGEST = 10  # sides of a picture, at most 1 to this: see _CutLongSide
 
 
-def training_transform(spec: InputSpec, *, crop: Crop = "area", flip: bool = True) -> Transform:
+def training_transform(spec: InputSpec, *, crop: Crop = "area", flip: bool = True, erase: float = 0.0) -> Transform:
     """Make the augmentation for training.
 
     Args:
         spec: Input of the backbone.
-        crop: "area" covers .16 to 1 of the picture's area (the authors' code), "pixels" (40/256)^2 to 1 (their text),
-            with an aspect of 3/4 to 4/3; "none" resizes the picture to a square, for small pictures.
+        crop: "area" covers .16 to 1 of the picture's area (the authors' code), "wide" .08 to 1 (torchvision's
+            default), "pixels" (40/256)^2 to 1 (the papers' text), with an aspect of 3/4 to 4/3; "none" resizes the
+            picture to a square, for small pictures.
         flip: Mirror half of the pictures.
+        erase: Share of the pictures in which a rectangle of 2 to 33 % of the area becomes the mean colour.
 
     Returns:
         A function: picture -> (3, size, size) float32.
@@ -42,18 +45,20 @@ def training_transform(spec: InputSpec, *, crop: Crop = "area", flip: bool = Tru
         ValueError: If ``crop`` is unknown.
     """
     if crop not in get_args(Crop):
-        raise ValueError(f"crop must be 'area', 'pixels' or 'none', got {crop!r}")
+        raise ValueError(f"crop must be 'area', 'wide', 'pixels' or 'none', got {crop!r}")
     steps: list[nn.Module] = []
     if crop == "none":
         steps += [_resize(spec, [spec.size, spec.size])]
     else:
-        scale = AREA if crop == "area" else PIXELS
         mode = _interpolation(spec)
         steps += [_CutLongSide(), _resize(spec, [spec.resize_to])]
-        steps += [v2.RandomResizedCrop(spec.size, scale=scale, ratio=RATIO, interpolation=mode, antialias=True)]
+        steps += [v2.RandomResizedCrop(spec.size, scale=SHARES[crop], ratio=RATIO, interpolation=mode, antialias=True)]
     if flip:
         steps += [v2.RandomHorizontalFlip()]
-    return v2.Compose([*steps, *_numbers(spec)])
+    steps += _numbers(spec)
+    if erase:
+        steps += [v2.RandomErasing(erase)]
+    return v2.Compose(steps)
 
 
 class _CutLongSide(nn.Module):

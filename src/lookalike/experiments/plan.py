@@ -24,9 +24,10 @@ METHOD_SETTINGS = {
     "memory": {"batches": "memory", "start": "memory_start"},
     "centres": {"weight": "centres"},
     "ccp": {},
+    "libc": {"weight": "libc"},
 }
 # Where a method's other settings go; those of other methods are called method_name.
-NESTED_SETTINGS = {"zero-shot": "zero_shot_settings", "centres": "centres_settings"}
+NESTED_SETTINGS = {"zero-shot": "zero_shot_settings", "centres": "centres_settings", "libc": "libc_settings"}
 
 
 @dataclass

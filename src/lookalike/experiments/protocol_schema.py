@@ -11,7 +11,7 @@ from lookalike._util.settings import check_settings
 from lookalike._util.suggestions import did_you_mean
 from lookalike.experiments.layers import KINDS, Layer, check_layer
 
-METHODS = ("zero-shot", "memory", "ccp", "centres")  # what may be added to a loss
+METHODS = ("zero-shot", "memory", "ccp", "centres", "libc")  # what may be added to a loss
 
 
 @dataclass(frozen=True)

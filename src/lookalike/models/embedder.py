@@ -98,16 +98,23 @@ class Head(nn.Module):
             )
 
     @overload
-    def forward(self, tokens: Tensor, mask: Tensor | None = None, *, details: Literal[False] = False) -> Tensor: ...
+    def forward(
+        self, tokens: Tensor, mask: Tensor | None = None, *, details: Literal[False] = False, raw: bool = False
+    ) -> Tensor: ...
     @overload
-    def forward(self, tokens: Tensor, mask: Tensor | None = None, *, details: Literal[True]) -> Pooled: ...
-    def forward(self, tokens: Tensor, mask: Tensor | None = None, *, details: bool = False) -> Tensor | Pooled:
+    def forward(
+        self, tokens: Tensor, mask: Tensor | None = None, *, details: Literal[True], raw: bool = False
+    ) -> Pooled: ...
+    def forward(
+        self, tokens: Tensor, mask: Tensor | None = None, *, details: bool = False, raw: bool = False
+    ) -> Tensor | Pooled:
         """Compute vectors from local features, in fp32 also under autocast.
 
         Args:
             tokens: Local features (B, N, C).
             mask: (B, N), True where a token is present.
             details: Return ``Pooled`` with weights and attributes as well.
+            raw: Leave out the normalisation.
 
         Returns:
             Vectors (B, D), or ``Pooled``.
@@ -118,8 +125,8 @@ class Head(nn.Module):
         both = {"backbone": _at_least_float(tokens), "project": self.project} if self.pooling.sees_both else {}
         if details:
             pooled: Pooled = self.pooling(features, mask, details=True, **both)
-            return pooled._replace(vector=self._finished(pooled.vector))
-        return self._finished(self.pooling(features, mask, **both))
+            return pooled._replace(vector=self._finished(pooled.vector, raw))
+        return self._finished(self.pooling(features, mask, **both), raw)
 
     def project(self, features: Tensor) -> Tensor:
         """Project local or pooled features (..., C); the result is fp32 or fp64, also under autocast."""
@@ -164,8 +171,9 @@ class Head(nn.Module):
     def extra_repr(self) -> str:
         return f"normalise={self.normalise!r}"
 
-    def _finished(self, pooled: Tensor) -> Tensor:
-        return self._normalised(self.project(pooled) if self.pools_first else pooled)
+    def _finished(self, pooled: Tensor, raw: bool) -> Tensor:
+        vectors = self.project(pooled) if self.pools_first else pooled
+        return vectors if raw else self._normalised(vectors)
 
     def _normalised(self, vectors: Tensor) -> Tensor:
         if self.normalise == "l2":

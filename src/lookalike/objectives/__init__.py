@@ -11,6 +11,7 @@ from lookalike.objectives.centres import SPREADS, CentreCrowding, CentreObjectiv
 from lookalike.objectives.composed import Composed
 from lookalike.objectives.contrastive import Contrastive, ContrastiveDistance
 from lookalike.objectives.gather import Gathered
+from lookalike.objectives.libc import LIBC, MessagePassing
 from lookalike.objectives.library import Circle, LiftedStructure, Triplet
 from lookalike.objectives.margin import Margin
 from lookalike.objectives.memory import CrossBatchMemory, with_memory
@@ -23,6 +24,7 @@ from lookalike.objectives.soft_triple import SoftTriple
 from lookalike.objectives.zero_shot import ZeroShot
 
 __all__ = [
+    "LIBC",
     "SPREADS",
     "BetweenProxies",
     "BetweenSamples",
@@ -33,6 +35,7 @@ __all__ = [
     "Gathered",
     "Hints",
     "Loss",
+    "MessagePassing",
     "Objective",
     "PairObjective",
     "ProxyObjective",
@@ -50,6 +53,7 @@ _OBJECTIVES: dict[str, type[Objective]] = {
     "circle": Circle,
     "contrastive": Contrastive,
     "contrastive-distance": ContrastiveDistance,
+    "libc": LIBC,
     "lifted-structure": LiftedStructure,
     "margin": Margin,
     "multi-similarity": MultiSimilarity,

@@ -37,6 +37,7 @@ class Objective(nn.Module):
 
     hints: ClassVar[Hints] = Hints()
     needs_attributes: bool = False  # the pooling's, beside the embeddings
+    needs_raw: bool = False  # the embeddings before they are normalised
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()

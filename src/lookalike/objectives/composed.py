@@ -31,6 +31,7 @@ class Composed(Objective):
         self.weights = self.settings = {name: float(weight) for name, (weight, _) in parts.items()}
         self.objectives = nn.ModuleDict({name: objective for name, (_, objective) in parts.items()})
         self.needs_attributes = any(getattr(part, "needs_attributes", False) for part in self.objectives.values())
+        self.needs_raw = any(getattr(part, "needs_raw", False) for part in self.objectives.values())
 
     def compute(
         self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None

@@ -54,6 +54,12 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "inshop": {"scale": 20.0, "gamma": 0.1, "merge": 0.2, "margin": 0.01, "centres_per_class": 4},
         "sop": {"scale": 100.0, "gamma": 47.9, "merge": 0.2, "margin": 0.3145, "centres_per_class": 4},
     },
+    "libc": {  # Seidenschwarz et al., "Learning Intra-Batch Connections", ICML 2021
+        "cub": {"blocks": 1, "heads": 2, "temperature": 0.2},
+        "cars": {"blocks": 2, "heads": 8, "temperature": 1 / 9, "concatenate": True},
+        "inshop": {"blocks": 1, "heads": 4, "temperature": 0.186},
+        "sop": {"blocks": 1, "heads": 8, "temperature": 0.605},
+    },
 }
 
 # Of a cross-batch memory, in batches. It joins in after so many steps of the plain loss.
@@ -63,7 +69,10 @@ MEMORY_BATCHES: dict[str, dict[str, int]] = {
 }
 MEMORY_STARTS_AFTER = 1000
 
-LEARNING_RATES: dict[str, dict[str, float]] = {"proxy-anchor": {"sop": 5e-6}}
+LEARNING_RATES: dict[str, dict[str, float]] = {
+    "libc": {"cub": 1.564e-4, "cars": 3.668e-4, "inshop": 1.127e-4, "sop": 2.472e-4},
+    "proxy-anchor": {"sop": 5e-6},
+}
 
 
 def preset_settings(name: str, preset: str | None) -> dict[str, Any]:

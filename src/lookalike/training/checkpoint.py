@@ -113,8 +113,9 @@ class RunFolder:
         for name in ("out", "cache"):
             if values.get(name) is not None:
                 values[name] = Path(values[name])
-        if "betas" in values:
-            values["betas"] = tuple(values["betas"])
+        for name in ("betas", "restarts"):
+            if name in values:
+                values[name] = tuple(values[name])
         return Settings(**values)
 
     def write_json(self, name: str, content: Any) -> None:

@@ -60,6 +60,7 @@ class PictureFeed:
         workers: Processes that read pictures; None chooses by the machine.
         crop: Kind of random crop.
         flip: Whether half of the pictures are mirrored.
+        erase: Share of the pictures in which a rectangle is erased.
     """
 
     def __init__(
@@ -71,15 +72,17 @@ class PictureFeed:
         workers: int | None = None,
         crop: Crop = "area",
         flip: bool = True,
+        erase: float = 0.0,
     ) -> None:
         self.train, self.spec, self.sampler = train, spec, sampler
-        self.workers, self.crop, self.flip = workers, crop, flip
+        self.workers, self.augmentation = workers, (crop, flip, erase)
 
     def training(self, start: int) -> Iterator[Batch]:
         """Return endless training batches, beginning with batch number ``start``."""
         self.sampler.start = start
+        crop, flip, erase = self.augmentation
         loader = training_loader(
-            self.train, self.spec, self.sampler, crop=self.crop, flip=self.flip, workers=self.workers
+            self.train, self.spec, self.sampler, crop=crop, flip=flip, erase=erase, workers=self.workers
         )
         yield from loader
 

@@ -83,6 +83,7 @@ def fit(
     clip_norm: float | None = None,
     clip_value: float | None = None,
     fabric: Fabric | None = None,
+    before_step: Callable[[int], None] | None = None,
     before_update: Callable[[], None] | None = None,
     on_step: Callable[[int, Loss], None] | None = None,
     on_evaluation: Callable[[int, Metrics], None] | None = None,
@@ -107,6 +108,7 @@ def fit(
         clip_norm: Largest norm of the gradient; None: no limit.
         clip_value: Largest absolute entry of the gradient; None: no limit.
         fabric: Launched Fabric with which learner and optimizer were set up; None: one process, the learner's device.
+        before_step: Called before every step with the number of steps done.
         before_update: Called between gradient clipping and the optimizer step.
         on_step: Called after every step with the number of steps done and the mean loss of the step's batches. With
             ``clip_norm``, ``parts["gradient"]`` holds the norm of the gradient before clipping.
@@ -159,6 +161,8 @@ def fit(
         if patience is not None and progress.waited >= patience:
             ending = f"no better {monitor} in {patience} evaluations"
             break
+        if before_step is not None:
+            before_step(progress.step)
         loss = stepper.step(progress.step)
         progress.step += 1
         interval.append(loss.value)

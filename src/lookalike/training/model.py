@@ -19,6 +19,7 @@ from lookalike.models.backbone import in_eval_mode
 from lookalike.models.embedder import Head
 from lookalike.models.input_spec import InputSpec
 from lookalike.objectives import (
+    LIBC,
     BetweenProxies,
     BetweenSamples,
     Composed,
@@ -32,6 +33,7 @@ from lookalike.objectives import (
 )
 from lookalike.objectives.between_proxies import BetweenAnchors
 from lookalike.objectives.gather import gather_with_gradient, world_size
+from lookalike.objectives.libc import Finished
 from lookalike.pooling import Pooling
 from lookalike.pooling.autograd import precise
 from lookalike.pooling.base import StartsFromData
@@ -145,7 +147,7 @@ def gentle_rate(embedder: Embedder) -> float:
 def create_objective(
     settings: Settings, classes: int, dim: int, pooling: Pooling | type[Pooling], validates: bool
 ) -> tuple[Objective, BetweenAnchors | None]:
-    """Create the loss of a run: (1 - zero_shot) * base + zero_shot * L_zs + centres * regulariser.
+    """Create the loss of a run: (1 - zero_shot) * (base + libc * LIBC) + zero_shot * L_zs + centres * regulariser.
 
     The base is the loss in the batch, the same with a memory, or the loss between batch and proxies or samples (CCP).
 
@@ -155,7 +157,10 @@ def create_objective(
     Raises:
         ValueError: If settings cannot be combined.
     """
-    base = objectives.create(settings.loss, classes, dim, preset=settings.preset, **settings.loss_settings)
+    loss_settings = dict(settings.loss_settings)
+    if objectives.full_name(settings.loss) == "libc":
+        loss_settings.setdefault("seed", settings.seed)
+    base = objectives.create(settings.loss, classes, dim, preset=settings.preset, **loss_settings)
     _check_combination(settings, base, pooling, validates)
     main: Objective = base
     anchors: BetweenAnchors | None = None
@@ -173,6 +178,10 @@ def create_objective(
             anchors = BetweenProxies(base, classes, dim, count, in_batch)
         main = anchors
     terms: dict[str, tuple[float, Objective]] = {"metric": (1 - settings.zero_shot, main)}
+    if settings.libc:
+        options = {"seed": settings.seed, **settings.libc_settings}
+        libc = objectives.create("libc", classes, dim, preset=settings.preset, **options)
+        terms["libc"] = ((1 - settings.zero_shot) * settings.libc, libc)
     if settings.zero_shot:
         terms["zero-shot"] = (settings.zero_shot, ZeroShot(classes, dim, **settings.zero_shot_settings))
     if settings.centres:
@@ -183,6 +192,8 @@ def create_objective(
             options |= {"classes": classes, "dim": dim}
         terms["centres"] = (settings.centres, objectives.create_centres(**options))
     if len(terms) > 1:
+        if any(objective.needs_raw for _, objective in terms.values()):
+            terms = _finish_others(terms, settings)
         main = Composed(terms)
     return main, anchors
 
@@ -234,9 +245,10 @@ class Learner(nn.Module):
                 own_share = head(tokens[len(inputs) :])
             sample_loss.see(_gather(own_share, len(sample_loss.places)))
         tokens = tokens[: len(inputs)]
-        if not self.objective.objective.needs_attributes:
-            return self.objective(head(tokens, mask), labels, None, positions)
-        pooled = head(tokens, mask, details=True)
+        objective = self.objective.objective
+        if not objective.needs_attributes:
+            return self.objective(head(tokens, mask, raw=objective.needs_raw), labels, None, positions)
+        pooled = head(tokens, mask, details=True, raw=objective.needs_raw)
         return self.objective(pooled.vector, labels, pooled.attributes, positions)
 
 
@@ -284,6 +296,10 @@ def _sample_features(
 
 def _check_combination(settings: Settings, base: Objective, pooling: Pooling | type[Pooling], validates: bool) -> None:
     on_pairs = isinstance(base, PairObjective)
+    if settings.libc and isinstance(base, LIBC):
+        raise ValueError("--libc adds LIBC to another loss, but --loss is libc already: leave --libc out")
+    if (settings.libc or isinstance(base, LIBC)) and settings.batch_size < 2:
+        raise ValueError("LIBC passes messages between pictures of a batch: --batch-size must be at least 2, got 1")
     if settings.zero_shot and not pooling.has_attributes:
         raise ValueError(f"--zero-shot needs a pooling with prototypes, as gsp, got {settings.pooling}")
     if settings.memory and not on_pairs:
@@ -304,6 +320,16 @@ def _check_combination(settings: Settings, base: Objective, pooling: Pooling | t
         raise ValueError("--ccp ends its problems by metrics on held-out data, but there are none: see --validation")
     if settings.ccp_pool < settings.ccp_proxies:
         raise ValueError(f"--ccp-pool must be at least --ccp-proxies {settings.ccp_proxies}, got {settings.ccp_pool}")
+
+
+def _finish_others(terms: dict[str, tuple[float, Objective]], settings: Settings) -> dict[str, tuple[float, Objective]]:
+    """LIBC takes embeddings before they are normalised; the other terms do not."""
+    finished = {}
+    for name, (weight, objective) in terms.items():
+        if not objective.needs_raw:
+            objective = Finished(objective, settings.normalise or "l2")
+        finished[name] = (weight, objective)
+    return finished
 
 
 def _memory_joins(settings: Settings) -> int:

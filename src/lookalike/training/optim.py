@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer, RAdam
 
 from lookalike.models import parameter_groups
-from lookalike.objectives import ZeroShot
+from lookalike.objectives import LIBC, ZeroShot
 from lookalike.training.settings import Settings
 
 # In evaluations, counted as in torch's ReduceLROnPlateau: the fifth without improvement lowers the rate, the next two
@@ -26,7 +26,7 @@ def create_optimizer(model: nn.Module, objective: nn.Module, settings: Settings)
 
     Args:
         model: Embedder or head.
-        objective: Loss; its parameters form the groups "loss" and "labels".
+        objective: Loss; its parameters form the groups "loss", "labels" and "libc".
         settings: Resolved settings: ``lr`` and ``proxy_lr`` are set.
 
     Returns:
@@ -44,8 +44,21 @@ def create_optimizer(model: nn.Module, objective: nn.Module, settings: Settings)
     for group in groups:
         group["waits"] = group["name"].startswith("backbone")
     label_embeddings = [module.label_embeddings for module in objective.modules() if isinstance(module, ZeroShot)]
-    label_ids = {id(embedding) for embedding in label_embeddings}
-    proxies = [parameter for parameter in objective.parameters() if id(parameter) not in label_ids]
+    libc_groups = []
+    for module in objective.modules():
+        if isinstance(module, LIBC):  # part of the network during training: rate and decay of the model
+            libc_groups += parameter_groups(module, settings.lr, weight_decay=settings.weight_decay)
+    for group in libc_groups:
+        group["name"] = group["name"].replace("head", "libc")
+        group["waits"] = False
+    grouped = {id(embedding) for embedding in label_embeddings}
+    for group in libc_groups:
+        grouped.update(map(id, group["params"]))
+    proxies = []
+    for parameter in objective.parameters():
+        if id(parameter) not in grouped and parameter.requires_grad:
+            proxies.append(parameter)
+    groups += libc_groups
     for name, parameters, multiple in (
         ("loss", proxies, settings.proxy_lr),
         ("labels", label_embeddings, settings.label_lr),
@@ -55,6 +68,8 @@ def create_optimizer(model: nn.Module, objective: nn.Module, settings: Settings)
             groups.append({"name": name, "params": parameters, "lr": rate, "weight_decay": 0.0, "waits": False})
     if settings.optimiser == "sgd":
         return SGD(groups, lr=settings.lr, momentum=settings.betas[0])
+    if settings.optimiser == "radam":
+        return RAdam(groups, lr=settings.lr, betas=settings.betas)
     if settings.optimiser == "adamw":
         return AdamW(groups, lr=settings.lr, betas=settings.betas)
     return Adam(groups, lr=settings.lr, betas=settings.betas)
@@ -72,6 +87,7 @@ class LRSchedule:
         self.optimizer, self.schedule, self.steps, self.warm_up = optimizer, schedule, steps, warm_up
         self.base = [group["lr"] for group in optimizer.param_groups]
         self.factor = 1.0  # of the plateau
+        self.scale = 1.0  # of the restarts
         self.best = float("-inf")
         self.waited = 0
         self.cooling = 0
@@ -81,6 +97,7 @@ class LRSchedule:
         factor = self.factor
         if self.schedule == "cosine":
             factor = 0.5 * (1 + cos(pi * min(step / self.steps, 1)))
+        factor *= self.scale
         for group, base in zip(self.optimizer.param_groups, self.base, strict=True):
             if group.get("waits") and step < self.warm_up:
                 group["lr"] = 0.0
@@ -102,13 +119,15 @@ class LRSchedule:
             self.waited, self.cooling = 0, PLATEAU_COOLDOWN
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the plateau."""
-        return {"factor": self.factor, "best": self.best, "waited": self.waited, "cooling": self.cooling}
+        """Return the state of the plateau and of the restarts."""
+        plateau = {"factor": self.factor, "best": self.best, "waited": self.waited, "cooling": self.cooling}
+        return {**plateau, "scale": self.scale}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
         self.factor, self.best = state["factor"], state["best"]
         self.waited, self.cooling = state["waited"], state["cooling"]
+        self.scale = state.get("scale", 1.0)  # runs of earlier versions have none
 
 
 class EMA:

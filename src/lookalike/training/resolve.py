@@ -122,6 +122,8 @@ def _resolve_backbone(settings: Settings, pretrained: bool, has_gpu: bool, notes
         notes.append("the backbone is frozen with random weights: this is rarely useful")
     if settings.views > 1 and not frozen:
         notes.append("--views has no effect without a frozen backbone: every picture is augmented anew each time")
+    if settings.erase and frozen:
+        notes.append("--erase has no effect with a frozen backbone: its features are computed from whole pictures")
     freeze_batch_norm = settings.freeze_batch_norm
     if freeze_batch_norm is None:
         freeze_batch_norm = pretrained

@@ -24,6 +24,7 @@ from lookalike.training.log import Log, in_short
 from lookalike.training.loop import Progress, evaluation_is_due, fit
 from lookalike.training.model import Learner
 from lookalike.training.optim import EMA, LRSchedule, create_optimizer
+from lookalike.training.restarts import Restarts
 from lookalike.training.settings import Settings
 from lookalike.training.setup import Setup, set_up
 
@@ -87,6 +88,9 @@ class Run:
         optimizer = create_optimizer(learner.model, learner.objective, settings)
         self.learner, self.optimizer = self.fabric.setup(learner, optimizer)
         self.lr_schedule = LRSchedule(self.optimizer, settings.schedule, settings.steps, settings.warm_up or 0)
+        self.restarts: Restarts | None = None
+        if settings.restarts:
+            self.restarts = Restarts(learner, self.lr_schedule, settings.restarts)
         self.evaluator = Evaluator(setup)
         self.problems = create_problems(setup, learner.model, self.evaluator.vectors)
         self.samples = Samples(setup)
@@ -97,6 +101,7 @@ class Run:
             "rates": self.lr_schedule,
             "problems": self.problems,
             "mean": self.ema,
+            "restarts": self.restarts,
         }
         self.checkpoint = Checkpoint(self.folder, parts, self.log, setup.fingerprints)
         self.progress = Progress()
@@ -135,6 +140,7 @@ class Run:
                 clip_norm=clip_norm,
                 clip_value=settings.clip_value,
                 fabric=self.fabric,
+                before_step=self._restart_if_due,
                 before_update=before_update,
                 on_step=self._after_step,
                 on_evaluation=self._after_evaluation,
@@ -161,6 +167,15 @@ class Run:
             if self.problems is not None:
                 samples = self.samples.of(self.problems.number)
             yield (*next(batches), samples)
+
+    def _restart_if_due(self, step: int) -> None:
+        """Return to the best weights after the steps in ``settings.restarts``."""
+        if self.restarts is None or not self.restarts.before_step(step):
+            return
+        if self.ema is not None:
+            self.ema.restart()
+        rate = self._pace()["rate"]
+        self.display.say(f"step {step:>6}  back to the weights of step {self.progress.best_step}, rate {rate / 10:.2g}")
 
     def _after_step(self, step: int, loss: Loss) -> None:
         """Log, average the weights, save, and stop if asked."""
@@ -210,6 +225,9 @@ class Run:
             if self.ended is not None:
                 self.log.record(step, as_row(self.ended, self.settings), "problems/")
                 self.display.say(as_sentence(self.ended, self.settings))
+            if is_best and self.restarts is not None:
+                with self._evaluated_weights():
+                    self.restarts.keep()
             try:  # before saving, so that the callback misses nothing if the run is killed in between
                 if metrics and self.on_evaluation is not None:
                     self.on_evaluation(step, metrics)
@@ -251,12 +269,13 @@ class Run:
 
     def _pace(self) -> dict[str, float]:
         """Epoch and learning rate of the head, for a row of the log."""
-        batches = self.progress.step * self.settings.accumulate
+        sampler = self.setup.feed.sampler
+        epoch, step = sampler.locate(self.progress.step * self.settings.accumulate)
         rates = {}
         for group in self.optimizer.param_groups:
             rates[group["name"].split(",")[0]] = group["lr"]
         return {
-            "epoch": round(batches / self.setup.feed.sampler.steps_per_epoch(), 2),
+            "epoch": round(epoch + step / sampler.steps_per_epoch(epoch), 2),
             "rate": rates.get("head", max(rates.values())),
         }
 

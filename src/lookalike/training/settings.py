@@ -60,8 +60,8 @@ class Settings:
 
     loss: str = setting(
         "multi-similarity",
-        "circle, contrastive (c1), contrastive-distance (c2), lifted-structure, margin, multi-similarity (ms), n-pair, "
-        "proxy-anchor, proxy-nca, proxy-nca++, soft-triple or triplet",
+        "circle, contrastive (c1), contrastive-distance (c2), libc, lifted-structure, margin, multi-similarity (ms), "
+        "n-pair, proxy-anchor, proxy-nca, proxy-nca++, soft-triple or triplet",
         group="the loss",
     )
     preset: Literal["cub", "cars", "inshop", "sop"] | None = setting(
@@ -84,6 +84,10 @@ class Settings:
     memory_start: int = setting(1000, "steps before the memory is used; the official form then fills it first", least=0)
     centres: float = setting(0.0, "weight of the regulariser that spreads class centres; 0: none", least=0)
     centres_settings: dict[str, Any] = setting({}, "settings of the regulariser, e.g. --centres-settings.preset mhe-1")
+    libc: float = setting(
+        0.0, "weight of LIBC's two losses (messages between the pictures of a batch) beside the loss; 0: none", least=0
+    )
+    libc_settings: dict[str, Any] = setting({}, "settings of LIBC, e.g. --libc-settings.heads 8")
     ccp: bool = setting(False, "chance-constrained programming: a sequence of proxy problems; embeddings are clipped")
     ccp_proxies: int = setting(8, "proxies of each class", least=1)
     ccp_pool: int = setting(12, "pictures of each class that the proxies of a problem are chosen from", least=1)
@@ -100,10 +104,16 @@ class Settings:
         32, "pictures per step, over all processes together", group="pictures and batches", least=1
     )
     per_class: int | None = setting(None, "pictures per class in a batch; null: suitable for the loss", least=1)
-    crop: Literal["area", "pixels", "none"] = setting(
-        "area", "random crop: by share of the area, by 40 to 256 pixels, or none"
+    reshape: bool = setting(
+        False, "divide a batch into another number of classes and pictures per class at random in every epoch"
+    )
+    crop: Literal["area", "wide", "pixels", "none"] = setting(
+        "area", "random crop: .16 to 1 of the area, wide (.08 to 1), 40 to 256 pixels, or none"
     )
     flip: bool = setting(True, "mirror half of the training pictures")
+    erase: float = setting(
+        0.0, "share of the training pictures in which a random rectangle is erased", least=0, up_to=1
+    )
     views: int = setting(
         1, "cached versions of each training picture with --freeze-backbone; the first is not augmented", least=1
     )
@@ -117,8 +127,8 @@ class Settings:
     )
 
     steps: int = setting(1000, "maximum number of training steps", group="the optimiser", least=1)
-    optimiser: Literal["adam", "adamw", "sgd"] = setting(
-        "adam", "adam with L2 decay as in the papers; adamw: decoupled"
+    optimiser: Literal["adam", "adamw", "radam", "sgd"] = setting(
+        "adam", "adam and radam with L2 decay as in the papers; adamw: decoupled"
     )
     lr: float | None = setting(
         None, "learning rate; null: 1e-3 for a random start, else small enough to keep the pca start", above=0
@@ -131,11 +141,14 @@ class Settings:
     label_lr: float = setting(1.0, "rate of the zero-shot loss's label embeddings, as a multiple of lr", above=0)
     weight_decay: float = setting(1e-4, "weight decay; not applied to batch norm and biases", least=0)
     betas: tuple[float, float] = setting(
-        (0.9, 0.999), "betas of adam and adamw; the first is the momentum of sgd", least=0, below=1
+        (0.9, 0.999), "betas of adam, adamw and radam; the first is the momentum of sgd", least=0, below=1
     )
     schedule: Literal["constant", "cosine", "plateau"] = setting("constant", "learning rate schedule")
     warm_up: int | None = setting(
         None, "first steps, in which a pretrained backbone is not trained; null: as in the papers of the loss", least=0
+    )
+    restarts: tuple[int, ...] = setting(
+        (), "steps after which training restarts from the best weights so far with a tenth of the rate", least=1
     )
     accumulate: int = setting(1, "batches per step; their gradients are averaged", least=1)
     clip_norm: float | None = setting(10.0, "largest norm of the gradient; null: no limit", above=0)

@@ -15,7 +15,7 @@ from lookalike import data
 from lookalike._util.progress import Display
 from lookalike._util.signals import StopRequest
 from lookalike.data.pictures import Pictures
-from lookalike.data.sampler import ClassBatches
+from lookalike.data.sampler import ClassBatches, ReshapedBatches
 from lookalike.inference.preprocess import Preprocess
 from lookalike.models import Embedder
 from lookalike.models.embedder import Head
@@ -128,7 +128,8 @@ def set_up(settings: Settings, folder: RunFolder, stop: StopRequest, pictures: P
     train = preprocess.reading(train)
     if validation is not None:
         validation = preprocess.reading(validation)
-    sampler = ClassBatches(
+    sampler_type = ReshapedBatches if settings.reshape else ClassBatches
+    sampler = sampler_type(
         train.labels,
         settings.batch_size,
         settings.per_class or 1,
@@ -145,7 +146,13 @@ def set_up(settings: Settings, folder: RunFolder, stop: StopRequest, pictures: P
         feed = FeatureFeed(train, cache, sampler, settings.views)
     else:
         feed = PictureFeed(
-            train, embedder.input_spec, sampler, workers=settings.workers, crop=settings.crop, flip=settings.flip
+            train,
+            embedder.input_spec,
+            sampler,
+            workers=settings.workers,
+            crop=settings.crop,
+            flip=settings.flip,
+            erase=settings.erase,
         )
 
     # Start of the head, and the learning rate that depends on it

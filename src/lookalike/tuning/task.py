@@ -38,6 +38,7 @@ MAX_GRID = 1000  # points of a grid that is searched completely without --trials
 # Settings that have no effect unless another is on, by the beginning of their names.
 NEEDS = {
     "ccp_": "ccp",
+    "libc_": "libc",
     "memory_": "memory",
     "zero_shot_settings": "zero_shot",
     "label_lr": "zero_shot",
