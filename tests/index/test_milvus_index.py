@@ -199,3 +199,12 @@ def test_a_file_is_for_one_process(model: TrainedModel, tmp_path: Path) -> None:
         process.join()
         idx.add(make_items(3), draw(3))
         assert same.count() == 3  # within one process it is shared
+
+
+def test_lengths_beyond_fp32_are_refused(euclidean_model: TrainedModel, tmp_path: Path) -> None:
+    with index.create(tmp_path / "idx", euclidean_model, str(tmp_path / "idx" / "items.db")) as idx:
+        for scale in (1e-20, 1e20):
+            with pytest.raises(ValueError, match="Milvus takes vectors with lengths from 1e-15 to 1e\\+15"):
+                idx.add(make_items(2), scale * draw(2))
+            with pytest.raises(ValueError, match="Milvus takes vectors with lengths from 1e-15 to 1e\\+15"):
+                idx.search(scale * draw(2))

@@ -4,6 +4,7 @@ A search structure computes in fp32, sums in its own order and breaks ties arbit
 depends on the two vectors alone, and equal distances are ordered by id. So every backend gives the same neighbours.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 
 from lookalike.index.items import Vectors
 
-SAFETY = 4.0  # factor on the largest observed error
-LEAST_ERROR = 1e-6  # relative
+UNIT = 2.0**-24  # rounding of fp32, relative
+UNDERFLOW = 1e-30  # squares below vanish in fp32
 
 
 class Rescored(NamedTuple):
@@ -48,20 +49,47 @@ def distances(query: Vectors, vectors: Vectors, distance: str) -> NDArray[np.flo
     return np.clip(1 - (exact_vectors * exact_query).sum(1) / norms, 0.0, 2.0)
 
 
-def as_squared(values: NDArray[np.float64], distance: str) -> NDArray[np.float64]:
-    """Convert distances to what the search structures report: squared, between normalised vectors for the cosine."""
-    if distance == "l2":
-        return np.square(values)
-    return 2 * values
+class Accuracy(NamedTuple):
+    """What is known about the squared distances that a structure reports for a query.
+
+    Attributes:
+        dim: Size D of the vectors.
+        length: Length of the query in the coordinates of the structure.
+        scale: A distance of 1 in these coordinates.
+        direct: Whether it sums squares of differences; otherwise it subtracts products, which loses digits.
+    """
+
+    dim: int
+    length: float
+    scale: float = 1.0
+    direct: bool = False
+
+    def largest_report(self, distance: float) -> float:
+        """Bound what is reported for a vector at this distance, in the coordinates of the structure.
+
+        Both vectors are rounded to fp32, no longer than ``length`` and ``length`` + ``distance``, and D numbers are
+        added in any order.
+        """
+        both = 2 * self.length + distance
+        error = (self.dim + 16) * UNIT * both**2
+        if self.direct:
+            error = (self.dim + 4) * UNIT * distance**2 + 4 * UNIT * both * (distance + UNIT * both)
+        return distance**2 + error + UNDERFLOW
 
 
 def rescore(
-    query: Vectors, ids: Sequence[str], vectors: Vectors, reported: NDArray[np.float32], k: int, distance: str
+    query: Vectors,
+    ids: Sequence[str],
+    vectors: Vectors,
+    reported: NDArray[np.float32],
+    k: int,
+    distance: str,
+    accuracy: Accuracy,
 ) -> Rescored:
     """Order candidates by their exact distances.
 
-    The result is complete if the k-th exact distance is below the largest reported one by more than the structure's
-    error. Otherwise a vector that was not reported may belong to the k, or tie with the last.
+    The result is complete if a vector at the k-th exact distance would be reported below the largest reported one.
+    Otherwise a vector that was not reported may belong to the k, or tie with the last.
 
     Args:
         query: One vector (D,).
@@ -70,6 +98,7 @@ def rescore(
         reported: Squared distances (n,) that the structure reported.
         k: Number of neighbours.
         distance: "cosine" or "l2".
+        accuracy: Of the reported distances.
 
     Returns:
         At most ``k`` candidates.
@@ -78,8 +107,8 @@ def rescore(
     order = sorted(range(len(ids)), key=lambda row: (exact[row], ids[row]))[:k]
     complete = False
     if len(order) == k and len(ids) > k:
-        squared = as_squared(exact, distance)
-        observed_error = float(np.abs(squared - reported).max())
-        error = SAFETY * max(observed_error, LEAST_ERROR * float(squared.max()), 1e-12)
-        complete = bool(squared[order[-1]] + error < reported.max())
+        last = float(exact[order[-1]])
+        if distance == "cosine":
+            last = math.sqrt(2 * last)
+        complete = accuracy.largest_report(last / accuracy.scale) < float(reported.max())
     return Rescored(order, exact[order].tolist(), complete)

@@ -12,16 +12,17 @@ from lookalike.index import cache, database
 from lookalike.index.base import FileRecord, Index
 from lookalike.index.cache import Cached, read_cache, write_cache
 from lookalike.index.database import Database, State
-from lookalike.index.exact_rescoring import rescore
+from lookalike.index.exact_rescoring import Accuracy, rescore
 from lookalike.index.filters import Condition
 from lookalike.index.items import Hit, Item, Vectors
-from lookalike.index.kinds import Structure, normalised, resolve_kind
+from lookalike.index.kinds import Frame, Structure, resolve_kind
 from lookalike.index.storage import About
 
 START = State(0, 0)
 BLOCK = 16_384  # rows read at a time
 MORE = 16  # candidates in addition to the k
 FEW = 20_000  # up to so many matches, or a tenth of all items, are compared one by one with any kind
+BY_PRODUCTS = 20  # from so many queries at once FAISS computes distances from products
 MOST_DEAD = 0.25  # share of deleted vectors in memory before a rebuild
 MOST_NEW = 1.0  # new vectors, relative to those that an IVF was trained on, before a rebuild
 
@@ -53,12 +54,12 @@ class FaissIndex(Index):
             self._structure = None
 
     def save(self) -> None:
-        """Write the search structure to disk, unless it is flat: reading the vectors is as fast."""
+        """Write the search structure to disk, unless it is flat (reading the vectors is as fast) or has a frame."""
         with self.writing(), self._lock:
             with self._database.reading():
                 structure = self._catch_up()
             file = self.path / cache.FILE
-            if structure.kind == "flat":
+            if structure.kind == "flat" or not self._frame.is_plain:
                 file.unlink(missing_ok=True)
             else:
                 write_cache(file, Cached(structure, self._numbers, self._alive, self._state))
@@ -145,17 +146,26 @@ class FaissIndex(Index):
         Asks the structure for a few more than k, measures these again, and asks for more where that does not suffice.
         """
         neighbours: list[Neighbours] = [[] for _ in queries]
+        framed = self._frame.apply(queries)
+        lengths = np.linalg.norm(framed.astype(np.float64), axis=1)
+        scale = 2.0**self._frame.exponent
         exact = structure.kind == "flat" or matching <= max(FEW, len(self._numbers) // 10)
         remaining = list(range(len(queries)))
+        direct = len(remaining) < BY_PRODUCTS
         limit = min(k + MORE, matching)
         while remaining:
-            reported, positions = structure.search(normalised(queries[remaining], self.distance), limit, mask, exact)
+            if limit == matching:
+                positions = np.tile(self._matching_positions(mask), (len(remaining), 1))
+                reported = np.zeros(positions.shape, np.float32)
+            else:
+                reported, positions = self._report(structure, framed[remaining], limit, mask, exact, direct)
             candidates = _Candidates(self._database, self._numbers, positions)
             unfinished = []
             for row, query in enumerate(remaining):
                 exists = positions[row] >= 0
                 numbers, ids, vectors = candidates.at(positions[row][exists])
-                rescored = rescore(queries[query], ids, vectors, reported[row][exists], k, self.distance)
+                accuracy = Accuracy(self.dim, float(lengths[query]), scale, direct)
+                rescored = rescore(queries[query], ids, vectors, reported[row][exists], k, self.distance, accuracy)
                 nearest = [numbers[i] for i in rescored.rows]
                 neighbours[query] = list(zip(nearest, rescored.distances, strict=True))
                 if exact:
@@ -166,8 +176,31 @@ class FaissIndex(Index):
                     unfinished.append(query)
             remaining = unfinished
             limit = min(4 * limit, matching)
-            exact = True
+            exact = direct = True
         return neighbours
+
+    def _report(
+        self,
+        structure: Structure,
+        queries: Vectors,
+        limit: int,
+        mask: NDArray[np.bool_] | None,
+        exact: bool,
+        direct: bool,
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Search the structure; ``direct`` in groups so small that FAISS sums squares of differences."""
+        size = BY_PRODUCTS - 1 if direct else len(queries)
+        reported, positions = [], []
+        for start in range(0, len(queries), size):
+            some_reported, some_positions = structure.search(queries[start : start + size], limit, mask, exact)
+            reported.append(some_reported)
+            positions.append(some_positions)
+        return np.concatenate(reported), np.concatenate(positions)
+
+    def _matching_positions(self, mask: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+        if mask is None:
+            return np.arange(len(self._numbers))
+        return np.flatnonzero(mask)
 
     def _as_hits(self, neighbours: list[Neighbours]) -> list[list[Hit]]:
         numbers: set[int] = set()
@@ -201,6 +234,7 @@ class FaissIndex(Index):
 
     def _forget(self) -> None:
         self._structure = None
+        self._frame = Frame(self.distance)
         self._state = START
         self._numbers = np.zeros(0, np.int64)
         self._alive = np.zeros(0, bool)
@@ -221,7 +255,7 @@ class FaissIndex(Index):
         if structure is None or self._is_outdated(structure):
             return self._rebuild()
         for _, vectors in new_blocks:
-            structure.add(normalised(vectors, self.distance))
+            structure.add(self._frame.apply(vectors))
         return structure
 
     def _is_outdated(self, structure: Structure) -> bool:
@@ -259,11 +293,13 @@ class FaissIndex(Index):
         vectors = [np.zeros((0, self.dim), np.float32)]
         for block_numbers, block_vectors in self._database.new_vectors(START, BLOCK):
             numbers.append(block_numbers)
-            vectors.append(normalised(block_vectors, self.distance))
+            vectors.append(block_vectors)
         self._numbers = np.concatenate(numbers)
         self._alive = np.ones(len(self._numbers), bool)
         all_vectors = np.concatenate(vectors)
         del vectors
+        self._frame = Frame.choose(self.distance, all_vectors)
+        all_vectors = self._frame.apply(all_vectors)
         self._structure = Structure.build(resolve_kind(self.about.kind, len(all_vectors)), all_vectors)
         return self._structure
 

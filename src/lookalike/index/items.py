@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from lookalike._util.untrusted import parse_json
 from lookalike.data.names import as_text, from_text
+from lookalike.retrieval.inputs import as_numbers
 
 ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -200,7 +201,7 @@ def check_vectors(values: Any, dim: int, distance: str, count: int | None = None
     """Check vectors and convert them.
 
     Args:
-        values: Anything that numpy turns into an array (n, D).
+        values: Real numbers (n, D): numpy array of any layout and byte order, tensor or nested lists.
         dim: The expected D.
         distance: "cosine" or "l2"; the cosine needs vectors other than zero.
         count: The expected n. None accepts any.
@@ -210,15 +211,18 @@ def check_vectors(values: Any, dim: int, distance: str, count: int | None = None
         Contiguous fp32 vectors (n, D).
 
     Raises:
+        TypeError: If they are not real numbers.
         ValueError: If shape or values are wrong.
     """
-    vectors = np.ascontiguousarray(values, dtype=np.float32)
+    numbers = as_numbers(what, values)
+    with np.errstate(over="ignore"):
+        vectors = np.ascontiguousarray(numbers, dtype=np.float32)
     if vectors.ndim != 2 or vectors.shape[1] != dim or (count is not None and len(vectors) != count):
         rows = "n" if count is None else count
         raise ValueError(f"{what} must have the shape ({rows}, {dim}), got {vectors.shape}")
     if not np.isfinite(vectors).all():
-        raise ValueError(f"{what} must be finite, got NaN or infinity")
-    if distance == "cosine" and len(vectors) and not np.linalg.norm(vectors, axis=1).all():
+        raise ValueError(f"{what} must be finite in fp32, got NaN, infinity or a number beyond 3.4e38")
+    if distance == "cosine" and not vectors.any(axis=1).all():
         raise ValueError(f"{what} must not be zero: the cosine of a zero vector is not defined")
     return vectors
 

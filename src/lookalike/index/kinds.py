@@ -8,17 +8,20 @@ candidates. Both parameters are set to the smallest value that finds TARGET of t
 """
 
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from lookalike.index.items import Vectors
+from lookalike.retrieval.exact import choose_centre, choose_exponent
 
 Kind = Literal["flat", "ivf", "hnsw"]
 KINDS = ("auto", "flat", "ivf", "hnsw")
 AUTO_FROM = 200_000  # number of vectors from which "auto" means ivf; below, exact search takes milliseconds
 LEAST = 1_000  # below, a structure gains nothing and has too little to learn from
+ROWS = 4096  # converted at a time
 TARGET = 0.98  # recall at NEIGHBOURS
 SAMPLE = 200  # queries for measuring recall
 NEIGHBOURS = 10
@@ -56,11 +59,47 @@ def resolve_kind(requested: str, count: int) -> Kind:
     return "flat"
 
 
-def normalised(vectors: Vectors, distance: str) -> Vectors:
-    """Normalise vectors (n, D) if the distance is the cosine."""
-    if distance != "cosine":
-        return vectors
-    return vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True).astype(np.float32)
+class Frame(NamedTuple):
+    """The coordinates of a structure: unit vectors for the cosine; for L2 such that fp32 keeps the digits that matter.
+
+    Attributes:
+        distance: "cosine" or "l2".
+        centre: Subtracted from L2 vectors that are far from zero, (D,).
+        exponent: L2 vectors are divided by this power of 2, so that squares neither overflow nor vanish.
+    """
+
+    distance: str
+    centre: NDArray[np.float64] | None = None
+    exponent: int = 0
+
+    @classmethod
+    def choose(cls, distance: str, vectors: Vectors) -> "Frame":
+        """Choose the frame for vectors (n, D)."""
+        if distance == "cosine" or not len(vectors):
+            return cls(distance)
+        exponent = choose_exponent(float(np.abs(vectors).max()))
+        centre = choose_centre(torch.from_numpy(vectors), exponent)
+        return cls(distance, None if centre is None else centre.numpy(), exponent)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether L2 vectors stay as they are."""
+        return self.centre is None and self.exponent == 0
+
+    def apply(self, vectors: Vectors) -> Vectors:
+        """Transform vectors (n, D); infinity where they are beyond the frame."""
+        if self.distance == "l2" and self.is_plain:
+            return vectors
+        transformed = np.empty_like(vectors)
+        for start in range(0, len(vectors), ROWS):
+            rows = vectors[start : start + ROWS].astype(np.float64)
+            if self.distance == "cosine":
+                rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+            elif self.centre is not None:
+                rows -= self.centre
+            with np.errstate(over="ignore"):
+                transformed[start : start + ROWS] = rows * 2.0**-self.exponent
+        return transformed
 
 
 class Structure:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lookalike.index.base import FileRecord, Index, path_range
-from lookalike.index.exact_rescoring import distances, rescore
+from lookalike.index.exact_rescoring import Accuracy, distances, rescore
 from lookalike.index.filters import Condition
 from lookalike.index.items import LONGEST, Hit, Item, Vectors, stored_item
 from lookalike.index.kinds import NEIGHBOURS, SAMPLE, TARGET, mean_recall
@@ -27,6 +27,7 @@ from lookalike.index.storage import About, BrokenIndex
 MORE = 16  # candidates in addition to the k
 MOST = 16_384  # neighbours that Milvus returns at most
 ROWS = 500  # rows per call
+SHORTEST = 1e-15  # length of a vector; the longest is its inverse
 TUNING_ROWS = 20 * ROWS  # vectors compared at once while measuring recall
 LISTS = 1024  # of IVF
 BUILD_PARAMS = {"flat": {}, "ivf": {"nlist": LISTS}, "hnsw": {"M": 32, "efConstruction": 80}}
@@ -175,6 +176,7 @@ class MilvusIndex(Index):
             self._upsert(items, [vectors[item_id] for item_id in ids], [stamps[item_id] for item_id in ids])
 
     def _add(self, items: list[Item], vectors: Vectors, stamps: list[str]) -> int:
+        self._check_lengths(vectors)
         replaced = len(self._get([item.id for item in items]))
         self._upsert(items, vectors, stamps)
         return len(items) - replaced
@@ -249,6 +251,7 @@ class MilvusIndex(Index):
     # ---- search
 
     def _search(self, queries: Vectors, k: int, where: tuple[Condition, ...]) -> list[list[Hit]]:
+        self._check_lengths(queries)
         expression = as_expression(where)
         results: list[list[Hit]] = [[] for _ in queries]
         remaining = list(range(len(queries)))
@@ -265,6 +268,16 @@ class MilvusIndex(Index):
             limit = min(4 * limit, MOST)
         return results
 
+    def _check_lengths(self, vectors: Vectors) -> None:
+        """Refuse vectors whose squared distances Milvus, which computes in fp32, cannot tell from 0 or infinity."""
+        lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
+        outside = (lengths > 1 / SHORTEST) | ((lengths < SHORTEST) & (lengths > 0))
+        if bool(outside.any()):
+            raise ValueError(
+                f"Milvus takes vectors with lengths from {SHORTEST:g} to {1 / SHORTEST:g}, "
+                f"got {lengths[outside][0]:.3g}: scale all vectors, or use FAISS"
+            )
+
     def _rescore(self, query: Vectors, rows: list[Row], k: int) -> tuple[list[Hit], bool]:
         """The k nearest of the candidates, and whether no other item can belong to them."""
         if not rows:
@@ -273,7 +286,11 @@ class MilvusIndex(Index):
         if self.distance == "cosine":  # Milvus reports the cosine
             reported = 2 - 2 * reported
         vectors = np.array([row["entity"]["vector"] for row in rows], np.float32)
-        rescored = rescore(query, [row["id"] for row in rows], vectors, reported, k, self.distance)
+        length = 1.0
+        if self.distance == "l2":
+            length = float(np.linalg.norm(query.astype(np.float64)))
+        ids = [row["id"] for row in rows]
+        rescored = rescore(query, ids, vectors, reported, k, self.distance, Accuracy(self.dim, length))
         hits = []
         for i, distance in zip(rescored.rows, rescored.distances, strict=True):
             item = _as_item({**rows[i]["entity"], "id": rows[i]["id"]})

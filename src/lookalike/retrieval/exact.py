@@ -64,21 +64,10 @@ class Pairs:
             self._whole_range = largest * largest * self.references.shape[1]
             if self._whole_range < 1 / UNIT[torch.float64] / 4:
                 return
-        if largest and not 1 / UNSCALED <= largest <= UNSCALED:
-            self._exponent = max(math.frexp(largest)[1], -1000)
+        self._exponent = choose_exponent(largest)
+        if self._exponent:
             self.dtype = torch.float64
-        scaled = self.references.new_zeros((), dtype=torch.float64) + 2.0**-self._exponent
-        total = torch.zeros(self.references.shape[1], dtype=torch.float64, device=scaled.device)
-        squares = torch.zeros_like(scaled)
-        for chunk in _chunks(self.references):
-            chunk = chunk.double() * scaled
-            total += chunk.sum(0)
-            squares += chunk.square().sum()
-        centre = total / len(self.references)
-        offset = float(centre.square().sum())
-        variance = float(squares) / len(self.references) - offset
-        if offset > FAR * variance:
-            self._centre = centre / scaled
+        self._centre = choose_centre(self.references, self._exponent)
 
     @property
     def is_symmetric(self) -> bool:
@@ -181,6 +170,30 @@ class Pairs:
         elif self._exponent:
             scores = scores * 2.0**self._exponent * 2.0**self._exponent
         return Ranked(scores.to(self.dtype), ranked.indices)
+
+
+def choose_exponent(largest: float) -> int:
+    """Return the power of 2 to divide by so that entries up to ``largest`` have squares within fp32; mostly 0."""
+    if largest == 0 or 1 / UNSCALED <= largest <= UNSCALED:
+        return 0
+    return max(math.frexp(largest)[1], -1000)
+
+
+def choose_centre(vectors: Tensor, exponent: int) -> Tensor | None:
+    """Return the mean (D,) in fp64 of vectors (n, D); None if they are not far from zero."""
+    scale = 2.0**-exponent
+    total = torch.zeros(vectors.shape[1], dtype=torch.float64, device=vectors.device)
+    squares = 0.0
+    for chunk in _chunks(vectors):
+        chunk = chunk.double() * scale
+        total += chunk.sum(0)
+        squares += float(chunk.square().sum())
+    centre = total / len(vectors)
+    offset = float(centre.square().sum())
+    variance = squares / len(vectors) - offset
+    if offset <= FAR * variance:
+        return None
+    return centre / scale
 
 
 def refine(

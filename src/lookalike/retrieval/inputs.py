@@ -42,7 +42,7 @@ def as_vectors(name: str, values: Any, like: Tensor | None = None) -> Tensor:
         if vectors.is_complex():
             raise TypeError(f"{name} must be real numbers, got {vectors.dtype}")
     else:
-        vectors = torch.from_numpy(_as_native(name, np.asarray(values)))
+        vectors = torch.from_numpy(as_numbers(name, values))
     if vectors.dim() != 2 or 0 in vectors.shape:
         raise ValueError(f"{name} must have the shape (at least one, dimensions), got {tuple(vectors.shape)}")
     if like is not None and vectors.shape[1] != like.shape[1]:
@@ -61,8 +61,31 @@ def as_vectors(name: str, values: Any, like: Tensor | None = None) -> Tensor:
     return vectors.to(like.device)
 
 
-def _as_native(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array as torch can read it: native byte order, a known width, no negative strides, writable."""
+def as_numbers(name: str, values: Any) -> NDArray[Any]:
+    """Convert real numbers to an array that torch can share.
+
+    Args:
+        name: What they are called in errors.
+        values: Numpy array of any layout and byte order, tensor on any device, or nested lists.
+
+    Returns:
+        Array in native byte order, writable, without negative strides; fp64 for types that torch lacks.
+
+    Raises:
+        TypeError: If the values are not real numbers.
+        ValueError: If rows have different lengths, or values are masked.
+    """
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        if values.dtype == torch.bfloat16:
+            values = values.float()
+        values = values.numpy()
+    if np.ma.is_masked(values):
+        raise ValueError(f"{name} must not have masked values")
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name} must be rows of one length") from None
     if array.dtype.kind not in REAL_KINDS:
         raise TypeError(f"{name} must be real numbers, got {array.dtype}")
     dtype = array.dtype.newbyteorder("=")

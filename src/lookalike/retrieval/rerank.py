@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lookalike._util.checks import check_count, check_range
+from lookalike.retrieval.inputs import as_numbers
 from lookalike.retrieval.search import check_distance, neighbours
 
 Array = NDArray[np.float32]
@@ -225,7 +226,7 @@ def _jaccard_distances(encoded: NDArray[np.float32], num_queries: int, first_ref
 
 
 def _vectors(name: str, values: Any) -> Array:
-    vectors = np.asarray(values, dtype=np.float32)
+    vectors = as_numbers(name, values).astype(np.float32)
     if vectors.ndim != 2 or 0 in vectors.shape:
         raise ValueError(f"{name} must have the shape (at least one, dimensions), got {vectors.shape}")
     if not np.isfinite(vectors).all():
@@ -234,7 +235,8 @@ def _vectors(name: str, values: Any) -> Array:
 
 
 def _normalised(vectors: Array) -> Array:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=-1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1.0)).astype(vectors.dtype)
 
 
 def _cosines(queries: Array, nearest: Array) -> Array:
