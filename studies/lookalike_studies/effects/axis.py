@@ -95,7 +95,10 @@ class Axis:
 
     def points(self, which: Which) -> list[Point]:
         """List the points of all series."""
-        return [point for series in self.series for point in series.points(which)]
+        points = []
+        for series in self.series:
+            points += series.points(which)
+        return points
 
     def named(self, name: str) -> Series:
         """Get a series by its name."""
@@ -179,8 +182,9 @@ def rows_of(
             pooling = "gsp"  # protocols have settings for it
         inside = {**_usual(pooling, of_pooling), **overrides.pop(INNER, {})}
         rounds = {}
-        if series.pooling == NAME:
-            rounds = {name: inside.pop(name) for name in ("iterations", "gradient") if name in inside}
+        for name in ("iterations", "gradient"):
+            if series.pooling == NAME and name in inside:
+                rounds[name] = inside.pop(name)
         plan = make_plan(
             protocol,
             sources,

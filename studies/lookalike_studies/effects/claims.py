@@ -92,7 +92,9 @@ def _zero_shot_table(data_set: str) -> str:
 def _others(measured: Measured, series: str, by: str, without: float) -> Means:
     """Means by the values of a setting, without one of them."""
     means = measured.of(series, by)
-    return Means({value: mean for value, mean in means.values.items() if value != without}, means.count)
+    others = dict(means.values)
+    others.pop(without, None)
+    return Means(others, means.count)
 
 
 def _leads(measured: Measured, series: str, other: str, by: str) -> Means:

@@ -64,11 +64,12 @@ class Means:
             return "none"
         if not spec:
             return ", ".join(f"{value:.2f}" for value in self.values.values())
-        digits = "+.2f" if spec == "+" else ".2f"
+        sign = spec.removeprefix("by")
         texts = []
         for name, value in self.values.items():
-            label = f"{name:g}" if isinstance(name, float) else name
-            texts.append(f"{label}: {value:{digits}}")
+            if isinstance(name, float):
+                name = f"{name:g}"
+            texts.append(f"{name}: {value:{sign}.2f}")
         return ", ".join(texts)
 
 
@@ -177,9 +178,11 @@ class Measured:
         groups: dict[Any, list[float]] = {}
         for number in self.where(series, limits):
             point = self.points[number]
-            name: Any = number if point.values else point.series
+            name: Any = point.series
             if by:
                 name = short_point(point)[by]
+            elif point.values:
+                name = number
             groups.setdefault(name, []).append(means[number])
         if by:
             groups = dict(sorted(groups.items()))

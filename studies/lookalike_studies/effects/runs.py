@@ -181,8 +181,12 @@ def _differences(axis: Axis, rows: Rows, pictures: dict[str, Pictures], which: W
             for name in {**one, **other}:
                 theirs.setdefault(name, []).append(one.get(name, "none"))
                 ours.setdefault(name, []).append(other.get(name, "none"))
-    joined = {name: (_join(theirs[name]), _join(ours[name])) for name in theirs}
-    return {name: both for name, both in joined.items() if both[0] != both[1]}
+    differing = {}
+    for name in theirs:
+        papers_value, value = _join(theirs[name]), _join(ours[name])
+        if papers_value != value:
+            differing[name] = (papers_value, value)
+    return differing
 
 
 def _flat(protocol: Protocol, cells: Sequence[Cell]) -> dict[str, Any]:
@@ -204,7 +208,10 @@ def _flat(protocol: Protocol, cells: Sequence[Cell]) -> dict[str, Any]:
 
 def _join(values: list[Any]) -> Any:
     """The only value, or all different ones in words."""
-    different = [value for i, value in enumerate(values) if value not in values[:i]]
+    different: list[Any] = []
+    for value in values:
+        if value not in different:
+            different.append(value)
     if len(different) == 1:
         return different[0]
     return " or ".join(map(str, different))

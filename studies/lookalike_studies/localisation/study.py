@@ -94,8 +94,11 @@ class Drawing(NamedTuple):
 def run(settings: Localisation, context: Context) -> StudyResult:
     """Train all poolings and measure where their weights lie."""
     drawing = _drawing(settings, context.data)
-    shots = {name: _draw(pictures, context, name) for name, pictures in drawing._asdict().items()}
-    networks = {seed: _pretrain(seed, shots["alone"], settings.budget, context) for seed in settings.seeds}
+    shots, networks = {}, {}
+    for name, pictures in drawing._asdict().items():
+        shots[name] = _draw(pictures, context, name)
+    for seed in settings.seeds:
+        networks[seed] = _pretrain(seed, shots["alone"], settings.budget, context)
     masks = _masks(drawing, shots["test"])
     chance = {name: float(mask.mean()) for name, mask in masks.items()}
     outcomes: dict[str, list[Outcome]] = {}
