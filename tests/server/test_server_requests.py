@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from server_helpers import encoded, noise
 
 from lookalike import index
@@ -172,3 +174,10 @@ def test_unknown_labels_are_one_series() -> None:
 def test_uploads_with_hostile_names_of_fields(shared: TestClient) -> None:
     picture = encoded(noise(8, 8))
     assert shared.post("/search", files={"picture": picture}, data={"k\0": "1"}).status_code in (400, 422)
+
+
+@given(st.one_of(st.text(max_size=80), st.text(st.sampled_from("nlabe ()=<>!,'\"\\01.-in\0"), max_size=60)))
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_filter_is_answered(shared: TestClient, where: str) -> None:
+    answer = shared.get("/items", params={"where": where.encode("utf-8", "surrogatepass"), "limit": 1})
+    assert answer.status_code in (200, 422)

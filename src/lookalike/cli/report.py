@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lookalike._util.settings import setting
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
-from lookalike.cli.output import print_status, require_new_file
+from lookalike.cli.output import print_result, print_status, require_new_file
 
 DESCRIPTION = """Make tables from the results of lookalike benchmark: mean and standard deviation, paired tests against
 a baseline, costs, failures and published numbers. Prints the tables and writes a page, DIR/report.html."""
@@ -68,7 +68,7 @@ def run(argv: list[str]) -> int:
     elif not printed:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         print(as_text(report, colour))
-        print(f"\nwrote {', '.join(written)}")
+        print_result(f"\nwrote {', '.join(written)}")
     if written and printed:
         print_status(f"wrote {', '.join(written)}")
     return 0
