@@ -15,6 +15,7 @@ from lookalike.cli.loading import embed_pictures, load_model
 from lookalike.cli.output import print_result, unreadable_lines
 from lookalike.data.pictures import BrokenData, Pictures
 from lookalike.data.splits import lacking_role, measurable_classes
+from lookalike.objectives.libc import load_messages
 from lookalike.training.checkpoint import RunFolder
 from lookalike.training.evaluate import as_lines, measure
 
@@ -35,6 +36,9 @@ class EvaluateSettings:
         "auto", "auto: test if the data have it, else all; held-out: the classes that the run held out"
     )
     ks: list[int] | None = setting(None, "K of R@K, separated by commas; null: 1,2,4,8", least=1)
+    message_passing: int = setting(
+        0, "k-reciprocal neighbours between which a run with LIBC passes messages (its authors: 7); 0: none", least=0
+    )
     strict: bool = setting(False, "fail if a picture cannot be read, instead of leaving it out")
     workers: int | None = setting(None, "processes that read pictures; null: by the number of cores", least=0)
     size: int | None = setting(None, "side of the input in pixels, for a backbone given by name", least=1)
@@ -47,13 +51,17 @@ def run(argv: list[str]) -> int:
         EvaluateSettings, argv, "evaluate", DESCRIPTION, EXAMPLE, positional=["run", "data"], flags=JSON
     )
     model = load_model(settings.run, settings.size, settings.device)
+    messages = load_messages(settings.run) if settings.message_passing else None
     pictures = data.load(settings.data, strict=settings.strict, progress=True)
     problems = [list(problem) for problem in pictures.problems]
     notes = pictures.notes
     pictures, split = _select_split(pictures, settings.split, settings.run)
     require_measurable(pictures, f"{pictures.name} ({split})")
     vectors = embed_pictures(model, pictures, settings.workers)
-    figures = measure(vectors, pictures, distance=model.distance, ks=tuple(settings.ks or DEFAULT_KS))
+    distance = model.distance
+    if messages is not None:
+        vectors, distance = messages.refine(vectors, settings.message_passing).numpy(), "cosine"
+    figures = measure(vectors, pictures, distance=distance, ks=tuple(settings.ks or DEFAULT_KS))
     report: dict[str, Any] = {
         **figures,
         "data": pictures.name,

@@ -18,21 +18,27 @@ random numbers of its own: they depend on the seed and on the number of batches 
 Reference: Seidenschwarz, Elezi and Leal-Taixé, "Learning Intra-Batch Connections for Deep Metric Learning", ICML 2021.
 """
 
+import json
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from lookalike._util.checks import check_count, check_range
+from lookalike._util.files import replacing
 from lookalike.geometry import clip
 from lookalike.objectives.base import Hints, Loss, Objective, check_labels
 from lookalike.retrieval.rerank import nearest_others
 
 WIDTH = 4  # hidden size of a block's two-layer network, relative to d
 NEIGHBOURS = 7
+MESSAGES = "messages.safetensors"  # in the folder of a run
 CHUNK = 256  # pictures that are refined at a time
 
 
@@ -159,14 +165,14 @@ class MessagePassing(nn.Module):
         return features
 
     @torch.no_grad()
-    def refine(self, vectors: Tensor, neighbours: int = NEIGHBOURS) -> Tensor:
+    def refine(self, vectors: Any, neighbours: int = NEIGHBOURS) -> Tensor:
         """Let every vector exchange messages with its k-reciprocal neighbours, for use at test.
 
         Two vectors are k-reciprocal neighbours if each is among the k nearest others of the other, by cosine. Each
         vector and its neighbours form a batch of their own.
 
         Args:
-            vectors: Embeddings (n, d) of all pictures that are compared with each other.
+            vectors: Embeddings (n, d) of all pictures that are compared with each other, as an array or a tensor.
             neighbours: k.
 
         Returns:
@@ -174,7 +180,7 @@ class MessagePassing(nn.Module):
         """
         check_count("neighbours", neighbours)
         parameter = self.input.weight
-        vectors = vectors.to(parameter)
+        vectors = torch.as_tensor(vectors).to(parameter)
         members, present = reciprocal_neighbours(vectors.cpu().numpy(), neighbours)
         was_training = self.training
         self.eval()
@@ -331,6 +337,38 @@ class Finished(Objective):
     def proxy_parameters(self) -> list[nn.Parameter]:
         """The proxies of the objective."""
         return self.objective.proxy_parameters()
+
+
+def save_messages(messages: MessagePassing, folder: Path) -> None:
+    """Write a message-passing network to the folder of a run, completely or not at all."""
+    state = {name: value.detach().cpu().contiguous() for name, value in messages.state_dict().items()}
+    with replacing(folder / MESSAGES) as unfinished:
+        save_file(state, unfinished, metadata={"settings": json.dumps(messages.settings)})
+
+
+def load_messages(folder: Path) -> MessagePassing:
+    """Read what ``save_messages`` wrote.
+
+    Args:
+        folder: Folder of a run.
+
+    Returns:
+        The network, in eval mode.
+
+    Raises:
+        ValueError: If the run was not trained with LIBC, or the file is damaged.
+    """
+    path = folder / MESSAGES
+    if not path.is_file():
+        raise ValueError(f"{folder} has no {MESSAGES}: only runs with --loss libc or --libc pass messages")
+    try:
+        with safe_open(path, "pt") as file:
+            settings = json.loads(file.metadata()["settings"])
+        messages = MessagePassing(**settings)
+        messages.load_state_dict(load_file(path))
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{path} is damaged or no message-passing network: {error}") from None
+    return messages.eval()
 
 
 def reciprocal_neighbours(vectors: Any, k: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

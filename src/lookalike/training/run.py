@@ -16,7 +16,8 @@ from lookalike._util.progress import Display
 from lookalike._util.signals import RunFailed, Stopped, StopRequest
 from lookalike.data.pictures import Pictures, UnreadablePicture
 from lookalike.models import save_model
-from lookalike.objectives import Loss, ZeroShot
+from lookalike.objectives import LIBC, Loss, ZeroShot
+from lookalike.objectives.libc import save_messages
 from lookalike.training.ccp import Problem, Samples, as_row, as_sentence, create_problems
 from lookalike.training.checkpoint import Checkpoint, RunFolder
 from lookalike.training.evaluate import Evaluator
@@ -305,6 +306,9 @@ class Run:
         if self.setup.is_first:
             with self._evaluated_weights():
                 save_model(self.setup.embedder, self.folder.path)
+            for module in self.setup.objective.modules():
+                if isinstance(module, LIBC):  # for evaluation with message passing
+                    save_messages(module.messages, self.folder.path)
 
     def _write_last_rows(self) -> None:
         if self.setup.is_first:

@@ -1,4 +1,4 @@
-"""Restarts from the best weights, alone and in a run."""
+"""Runs with LIBC: restarts from the best weights, and message passing at test."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,13 @@ import torch
 from test_loop import settings
 from torch import nn
 
+import lookalike
+from lookalike import data
+from lookalike.cli import main
 from lookalike.objectives import LIBC
+from lookalike.objectives.libc import load_messages
 from lookalike.training import train
+from lookalike.training.evaluate import measure
 from lookalike.training.loop import Progress, fit
 from lookalike.training.optim import LRSchedule, create_optimizer
 from lookalike.training.restarts import Restarts
@@ -95,3 +100,35 @@ def test_libc_has_rate_and_decay_of_the_model() -> None:
     assert {group["lr"] for group in groups.values()} == {1e-3}
     assert groups["libc"]["weight_decay"] == 0.5
     assert groups["libc, not decayed"]["weight_decay"] == 0.0
+
+
+def test_evaluation_with_message_passing(
+    class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command refines the vectors of the encoder by the network that the run has left."""
+    out = tmp_path / "run"
+    train(settings(class_folders, out, loss="libc", loss_settings={"blocks": 2, "concatenate": True}, lr=0.01))
+    results = []
+    for neighbours in ("0", "3"):
+        capsys.readouterr()
+        assert main(["evaluate", str(out), str(class_folders), "--message-passing", neighbours, "--json"]) == 0
+        results.append(json.loads(capsys.readouterr().out))
+    pictures = data.load(str(class_folders))
+    model = lookalike.load(out)
+    vectors = model.embed_table(pictures)
+    expected = measure(load_messages(out).refine(vectors, 3).numpy(), pictures)
+    assert results[1]["MAP@R"] == pytest.approx(expected["MAP@R"], abs=1e-6)
+    assert results[0]["MAP@R"] == pytest.approx(measure(vectors, pictures)["MAP@R"], abs=1e-6)
+    assert results[0]["MAP@R"] != results[1]["MAP@R"]
+
+
+def test_message_passing_needs_a_run_with_libc(
+    class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    train(settings(class_folders, out, steps=1))
+    assert main(["evaluate", str(out), str(class_folders), "--message-passing", "7"]) != 0
+    assert "only runs with --loss libc or --libc pass messages" in capsys.readouterr().err
+    (out / "messages.safetensors").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="is damaged or no message-passing network"):
+        load_messages(out)
