@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import lookalike
 from lookalike._util.folder_lock import FolderLock
@@ -76,21 +79,21 @@ def test_results_of_another_version_are_computed_again_and_not_mixed_in(
     arguments = words(tmp_path / "a", "--poolings", "average")
     assert main(arguments) == 0
     assert "outdated" not in capsys.readouterr().err
-    monkeypatch.setattr("lookalike.experiments.cells.RESULTS_VERSION", 3)
-    monkeypatch.setattr("lookalike.experiments.results.RESULTS_VERSION", 3)
-    monkeypatch.setattr("lookalike.report.benchmark.RESULTS_VERSION", 3)
+    monkeypatch.setattr("lookalike.experiments.cells.RESULTS_VERSION", 4)
+    monkeypatch.setattr("lookalike.experiments.results.RESULTS_VERSION", 4)
+    monkeypatch.setattr("lookalike.report.benchmark.RESULTS_VERSION", 4)
     assert main(arguments) == 0
     printed = capsys.readouterr().err
-    assert f"1 outdated result in {tmp_path / 'a'} not used: another version than 3\n" in printed
+    assert f"1 outdated result in {tmp_path / 'a'} not used: another version than 4\n" in printed
     assert "0 done" in printed
     files = sorted((tmp_path / "a" / "cells").glob("*/result.json"), key=lambda file: file.stat().st_mtime_ns)
     stored = [json.loads(file.read_text()) for file in files]
-    assert [result["version"] for result in stored] == [2, 3]
+    assert [result["version"] for result in stored] == [3, 4]
     assert {result["lookalike"] for result in stored} == {lookalike.__version__}
     assert main(["report", str(tmp_path / "a")]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("1 result of another version than 3, in tables of their own: outdated")
-    assert text.index("protocol quick, version 3") < text.index("protocol quick, version 2")
+    assert text.startswith("1 result of another version than 4, in tables of their own: outdated")
+    assert text.index("protocol quick, version 4") < text.index("protocol quick, version 3")
 
 
 def test_a_plan_is_printed_and_nothing_is_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,6 +157,29 @@ def test_who_is_waited_for_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     assert len(re.findall(rf"{who}; a worker without a sign for 2 s counts as dead\n", told)) == 1
     assert told.count("waiting") == 1
     assert result.exists()
+
+
+def test_a_result_holds_for_its_pictures_wherever_they_are_but_not_for_others(
+    class_folders: Path, tmp_path: Path
+) -> None:
+    pictures = tmp_path / "pictures"
+    shutil.copytree(class_folders, pictures)
+    typed = words(tmp_path / "out", "--poolings", "average")
+    typed[typed.index(DATA)] = str(pictures)
+    assert main(typed) == 0
+    for file in pictures.rglob("*.png"):
+        os.utime(file, (1, 1))
+    assert main(typed) == 0
+    assert len(results_files(tmp_path / "out")) == 1, "the same content with another time"
+    rng = np.random.default_rng(0)
+    for file in pictures.rglob("*.png"):
+        Image.fromarray(rng.integers(0, 256, (32, 32, 3), np.uint8)).save(file)
+    assert main(typed) == 0
+    assert len(results_files(tmp_path / "out")) == 2, "other content with the same names"
+
+
+def results_files(out: Path) -> list[Path]:
+    return list(out.glob("cells/*/result.json"))
 
 
 def test_a_run_that_a_seemingly_dead_worker_still_trains_is_waited_for(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_versions_have_sections_of_their_own(folder: Path) -> None:
     report = build_report(folder)
     assert [section.title for section in report.sections] == [
         "glyphs, protocol ours, version newer",
-        "glyphs, protocol ours, version 2",
+        "glyphs, protocol ours, version 3",
     ]
     assert report.sections[0].rows[0].summary("MAP@R").mean == 0.9
     assert report.sections[1].rows[0].summary("MAP@R").mean == pytest.approx(0.21)

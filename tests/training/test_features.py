@@ -10,12 +10,13 @@ import torch
 from PIL import Image
 
 from lookalike import data
+from lookalike._util.files import cache_folder
 from lookalike.data.pictures import Pictures, UnreadablePicture
 from lookalike.data.transforms import Crop
 from lookalike.inference.preprocess import Preprocess
 from lookalike.models import Backbone, create_backbone
 from lookalike.training import features
-from lookalike.training.features import FeatureCache, default_folder
+from lookalike.training.features import FeatureCache
 
 
 @pytest.fixture(scope="module")
@@ -238,8 +239,8 @@ def test_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for name in ("LOOKALIKE_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_folder() == tmp_path / ".cache" / "lookalike"
+    assert cache_folder() == tmp_path / ".cache" / "lookalike"
     monkeypatch.setenv("XDG_CACHE_HOME", "/var/caches")
-    assert default_folder() == Path("/var/caches/lookalike")
+    assert cache_folder() == Path("/var/caches/lookalike")
     monkeypatch.setenv("LOOKALIKE_CACHE", "/data/features")
-    assert default_folder() == Path("/data/features")
+    assert cache_folder() == Path("/data/features")

@@ -14,14 +14,16 @@ import torch
 from safetensors.torch import load_file
 
 import lookalike
+from lookalike import data
 from lookalike.cli import main
 from lookalike.objectives import Loss
 from lookalike.training import RunFailed, Settings, Stopped, ccp, train
 from lookalike.training.checkpoint import RunFolder
 from lookalike.training.loop import Stepper
+from lookalike.training.split import divide, fingerprint_without_content
 
 
-def settings(data: Path, out: Path, **changes: object) -> Settings:
+def settings(pictures: Path, out: Path, **changes: object) -> Settings:
     quick = {
         "backbone": "resnet20",
         "dim": 16,
@@ -36,7 +38,7 @@ def settings(data: Path, out: Path, **changes: object) -> Settings:
         "device": "cpu",
         "cache": out.parent / "cache",
     }
-    return Settings(data=str(data), out=out, **{**quick, **changes})
+    return Settings(data=str(pictures), out=out, **{**quick, **changes})
 
 
 CCP = {"loss": "c1", "ccp": True, "ccp_proxies": 2, "ccp_pool": 4, "ccp_patience": 1, "evaluate_every": 2}
@@ -378,6 +380,29 @@ def test_other_settings_or_other_data_do_not_resume(class_folders: Path, tmp_pat
     (pictures / "class0" / "0.png").unlink()
     with pytest.raises(ValueError, match="has changed since the run"):
         train(settings(pictures, out, resume=True, steps=8))
+
+
+def test_other_contents_do_not_resume_and_other_times_do(class_folders: Path, tmp_path: Path) -> None:
+    pictures, out = tmp_path / "pictures", tmp_path / "run"
+    shutil.copytree(class_folders, pictures)
+    train(settings(pictures, out, steps=4))
+    os.utime(pictures / "class0" / "0.png", (1, 1))
+    train(settings(pictures, out, resume=True, steps=5))
+    shutil.copyfile(pictures / "class1" / "0.png", pictures / "class0" / "0.png")
+    with pytest.raises(ValueError, match="has changed since the run"):
+        train(settings(pictures, out, resume=True, steps=8))
+
+
+def test_a_run_of_an_earlier_version_is_resumed(
+    class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(settings(class_folders, tmp_path, steps=4))
+    state = torch.load(tmp_path / "state" / "last.pt", weights_only=True)
+    train_pictures, held_out, _ = divide(data.load(str(class_folders)), RunFolder(tmp_path).read_settings())
+    state["data"] = [fingerprint_without_content(pictures) for pictures in (train_pictures, held_out) if pictures]
+    torch.save(state, tmp_path / "state" / "last.pt")
+    train(settings(class_folders, tmp_path, resume=True, steps=5))
+    assert "they cannot be compared" in capsys.readouterr().err
 
 
 def test_more_steps_can_be_asked_for_later(class_folders: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lookalike.data.arrays import ArrayReader
 from lookalike.data.pictures import BrokenData, Pictures, Problem
 from lookalike.training.settings import Settings
 from lookalike.training.split import divide, fingerprint
@@ -18,7 +19,7 @@ def table(*counts: int, splits: list[str] | None = None) -> Pictures:
         names=tuple(f"{label}/{i}" for i, label in enumerate(labels)),
         labels=labels.astype(np.int64),
         classes=tuple(f"class {label}" for label in range(len(counts))),
-        reader=None,  # type: ignore[arg-type]  # no pixels here
+        reader=ArrayReader(np.arange(len(labels), dtype=np.uint8)[:, None, None]),
         origins=np.arange(len(labels)),
         splits=None if splits is None else np.repeat(np.array(splits, np.str_), counts),
     )
@@ -135,8 +136,9 @@ def test_fingerprint() -> None:
         replace(pictures, classes=("class 0", "class 2")),
         replace(pictures, names=("x", *pictures.names[1:])),
         replace(pictures, names=("caf\udce9", *pictures.names[1:])),  # a file's name that is not UTF-8
+        replace(pictures, reader=ArrayReader(np.full((6, 1, 1), 7, np.uint8))),
     ]
-    assert len({same, *map(fingerprint, others)}) == 7
+    assert len({same, *map(fingerprint, others)}) == 8
 
 
 def test_one_picture_of_each_class_is_for_proxies_only() -> None:

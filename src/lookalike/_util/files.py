@@ -78,6 +78,15 @@ def check_output_folder(path: Path, what: str, traces: Sequence[str]) -> None:
         raise ValueError(f"{path} exists and is no {what}: choose another --out")
 
 
+def cache_folder() -> Path:
+    """Return the folder of cached features and hashes: LOOKALIKE_CACHE, or the user's cache folder."""
+    chosen = os.environ.get("LOOKALIKE_CACHE")
+    if chosen:
+        return Path(chosen)
+    general = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(general) / "lookalike"
+
+
 def flush(path: Path) -> None:
     """Flush a file or folder to disk, so that it survives a power cut. A new file also needs its folder flushed."""
     with suppress(PermissionError):  # Windows cannot open folders

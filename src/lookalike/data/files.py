@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from lookalike._util.checks import check_count
+from lookalike.data.hash_cache import hash_file
 from lookalike.data.pictures import BrokenData, Pictures, Problem, UnreadablePicture
 from lookalike.data.reading import PIXEL_LIMIT, read_picture, verify_all
 
@@ -40,7 +39,6 @@ class FileReader:
         self.names = tuple(names)
         self.at_least = at_least
         self.pixel_limit = pixel_limit
-        self._keys: dict[int, tuple[tuple[int, int], str]] = {}
 
     def __call__(self, index: int) -> Image.Image:
         """Read picture ``index``: mode RGB, upright."""
@@ -55,21 +53,12 @@ class FileReader:
         return [self.path(index) for index in indices.tolist()]
 
     def key(self, index: int) -> str:
-        """Hash the file's content; cached as long as the file's size and time stay the same."""
+        """Hash the file's content; remembered as long as the file's size and times stay the same."""
         path = self.path(index)
         try:
-            status = path.stat()
-            stamp = (status.st_size, status.st_mtime_ns)
-            cached_stamp, digest = self._keys.get(index, (None, ""))
-            if cached_stamp != stamp:
-                digest = _hash_file(path)
-                self._keys[index] = (stamp, digest)
+            return hash_file(path)
         except OSError as error:
             raise UnreadablePicture(str(path), f"cannot be read: {error.strerror}") from error
-        return digest
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_keys": {}}
 
 
 def table_of_files(
@@ -228,14 +217,6 @@ def _column(values: Sequence[str] | None) -> NDArray[np.str_] | None:
     if values is None:
         return None
     return np.array(values, dtype=np.str_)
-
-
-def _hash_file(path: Path) -> str:
-    digest = blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _group_by(indices: Sequence[int], property_of: Callable[[int], Hashable]) -> list[list[int]]:

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import lookalike
-from lookalike._util.files import replacing, write_text
+from lookalike._util.files import cache_folder, replacing, write_text
 from lookalike._util.folder_lock import FolderInUse
 from lookalike._util.hashing import digest
 from lookalike._util.signals import Stopped
@@ -40,7 +40,7 @@ from lookalike.inference.model import TrainedModel, embed_batches
 from lookalike.models.weight_files import first_line
 from lookalike.training.checkpoint import RunFolder
 from lookalike.training.evaluate import measure
-from lookalike.training.features import FeatureCache, default_folder
+from lookalike.training.features import FeatureCache
 from lookalike.training.run import train
 from lookalike.training.settings import Settings
 
@@ -164,7 +164,7 @@ def test_vectors(model: TrainedModel, settings: Settings, test: Pictures) -> NDA
     if not settings.freeze_backbone:
         return model.embed_table(test, workers=settings.workers)
     backbone, head = model.embedder.backbone, model.embedder.head
-    cache = FeatureCache(settings.cache or default_folder(), backbone, model.spec)
+    cache = FeatureCache(settings.cache or cache_folder(), backbone, model.spec)
     cache.fill(cache.missing([(test, 1)]), workers=settings.workers, tick=lambda _: None)
     cache.store.refresh()
     positions = cache.rows(test)

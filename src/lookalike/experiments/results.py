@@ -13,7 +13,8 @@ from lookalike.training.settings import FREE_ON_RESUME
 
 # Raise this when the same settings would give other numbers. Results of another version are outdated: they are
 # computed again, and never averaged with current ones.
-RESULTS_VERSION = 2
+RESULTS_VERSION = 3
+CONTENT_SINCE = 3  # before, a fingerprint of data did not cover the contents of pictures
 
 # Settings that do not change the result: paths and hardware. Steps and patience do.
 NOT_IN_KEY = (FREE_ON_RESUME - {"steps", "patience"}) | {"data", "log_every"}

@@ -4,7 +4,6 @@ Both feeds give endless training batches from any step on, and evaluation batche
 its share. The batches depend only on seed, step and rank.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from lookalike._util.files import cache_folder
 from lookalike._util.hashing import digest
 from lookalike._util.progress import Display
 from lookalike.data.loading import PictureLoader, default_workers, evaluation_batch, training_loader
@@ -142,15 +142,6 @@ class View(NamedTuple):
     number: int  # of the view
 
 
-def default_folder() -> Path:
-    """Return the folder of cached features: LOOKALIKE_CACHE, or the user's cache folder."""
-    chosen = os.environ.get("LOOKALIKE_CACHE")
-    if chosen:
-        return Path(chosen)
-    general = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(general) / "lookalike"
-
-
 def fill_cache(
     settings: Settings,
     embedder: Embedder,
@@ -161,7 +152,7 @@ def fill_cache(
 ) -> "FeatureCache":
     """Open the feature cache of a run and compute what is missing, by all processes together."""
     cache = FeatureCache(
-        settings.cache or default_folder(),
+        settings.cache or cache_folder(),
         embedder.backbone,
         embedder.input_spec,
         crop=settings.crop,

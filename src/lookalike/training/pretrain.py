@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import OneCycleLR
 
-from lookalike._util.files import replacing, require_writable
+from lookalike._util.files import cache_folder, replacing, require_writable
 from lookalike._util.hashing import digest
 from lookalike._util.settings import check_settings, setting
 from lookalike.data.pictures import Pictures
@@ -35,7 +35,6 @@ from lookalike.inference.preprocess import to_inputs
 from lookalike.models import Backbone, create_backbone
 from lookalike.models.input_spec import InputSpec
 from lookalike.objectives import Loss
-from lookalike.training.features import default_folder
 from lookalike.training.loop import fit
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def pretrain(
         raise ValueError(f"pretraining needs at least two classes, got {len(pictures.classes)}")
     if test is not None and test.classes != pictures.classes:
         raise ValueError(f"test must have the same {len(pictures.classes)} classes, got {len(test.classes)}")
-    folder = cache or default_folder() / "pretraining"
+    folder = cache or cache_folder() / "pretraining"
     require_writable(folder)
     classifier = create_classifier(recipe, len(pictures.classes), spec)
     spec = classifier.backbone.spec

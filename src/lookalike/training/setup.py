@@ -26,7 +26,7 @@ from lookalike.training.features import FeatureFeed, Feed, PictureFeed, fill_cac
 from lookalike.training.model import create_embedder, create_objective, gentle_rate, start_head
 from lookalike.training.resolve import choose_precision, require_resumable, resolve
 from lookalike.training.settings import Settings
-from lookalike.training.split import describe, divide, fingerprint
+from lookalike.training.split import describe, divide, fingerprint, fingerprint_without_content
 
 T = TypeVar("T")
 
@@ -104,14 +104,19 @@ def set_up(settings: Settings, folder: RunFolder, stop: StopRequest, pictures: P
     train, validation, notes = divide(pictures, settings)
     has_gpu = fabric.device.type != "cpu"
     settings, more_notes = resolve(settings, previous, train, has_gpu=has_gpu, world_size=fabric.world_size)
-    fingerprints = [fingerprint(train)]
+    tables = [train]
     if validation is not None:
-        fingerprints.append(fingerprint(validation))
+        tables.append(validation)
+    fingerprints = _on_first_process(fabric, lambda: [fingerprint(table) for table in tables])
     state = None
     if previous is not None:
         if folder.state_file.exists():
             state = folder.read_state()
-        require_resumable(previous, settings, same_data=state is None or state["data"] == fingerprints)
+        same_data = state is None or state["data"] == fingerprints
+        if state is not None and state["data"] == [fingerprint_without_content(table) for table in tables]:
+            same_data = True
+            notes.append("an earlier version began this run without a hash of the pictures: they cannot be compared")
+        require_resumable(previous, settings, same_data=same_data)
 
     # Model and objective
     torch.manual_seed(settings.seed)

@@ -1,12 +1,13 @@
 """Divide the pictures of a run: which are trained on, which are held out to choose the best weights by."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from lookalike import objectives
 from lookalike._util.hashing import digest
 from lookalike.data.datasets.registry import DATASETS
 from lookalike.data.files import counted
-from lookalike.data.pictures import BrokenData, Pictures
+from lookalike.data.pictures import BrokenData, Pictures, UnreadablePicture
 from lookalike.data.splits import hold_out_classes, hold_out_pictures, lacking_role, measurable_classes
 from lookalike.training.settings import Settings
 
@@ -53,7 +54,21 @@ def divide(pictures: Pictures, settings: Settings) -> tuple[Pictures, Pictures |
 
 
 def fingerprint(pictures: Pictures) -> str:
-    """Return a key that changes with names, labels or their order; a resumed run must find the same."""
+    """Return a key that changes with contents, names, labels or their order; a resumed run must find the same."""
+    with ThreadPoolExecutor() as threads:
+        contents = list(threads.map(lambda i: _content_key(pictures, i), range(len(pictures))))
+    return digest(fingerprint_without_content(pictures), *contents)
+
+
+def _content_key(pictures: Pictures, i: int) -> str:
+    try:
+        return pictures.key(i)
+    except UnreadablePicture:  # reported where the picture is needed
+        return ""
+
+
+def fingerprint_without_content(pictures: Pictures) -> str:
+    """Return the fingerprint of earlier versions, which covered names, labels and their order."""
     return digest("\n".join(pictures.names), "\n".join(pictures.classes), pictures.labels.tobytes())
 
 

@@ -33,6 +33,7 @@ from lookalike._util.files import write_text
 from lookalike._util.signals import Stopped
 from lookalike._util.untrusted import read_json
 from lookalike.experiments import leases
+from lookalike.experiments.results import CONTENT_SINCE
 from lookalike.models.weight_files import first_line
 from lookalike.training.run import train
 from lookalike.tuning.results import TrialResult, best_trial
@@ -269,6 +270,8 @@ def _require_same_search(stored: dict[str, Any], description: dict[str, Any], ou
     """A search may be resumed with more trials, more workers and another RESULTS_VERSION, but with nothing else."""
     for name, value in description.items():
         if name == "version" or stored.get(name) == value:
+            continue
+        if name == "data" and stored.get("version", 0) < CONTENT_SINCE:
             continue
         if name == "storage":
             raise ValueError(f"the search in {out} is stored elsewhere: use the same --storage as before")
