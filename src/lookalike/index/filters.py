@@ -2,7 +2,7 @@
 
 Keys are ``label``, ``id``, ``path``, or names of metadata. Operators are ``= != < <= > >=``, ``in`` and ``not in``.
 A value that contains any of ``,()=<>!`` or quotes must be quoted; within quotes a backslash escapes the next character.
-Conditions are not nested. Their number, the values of a list and the length of the text are limited.
+Conditions are not nested. Their number, their values and the length of the text are limited.
 
 What a condition means, in every backend:
 
@@ -32,7 +32,7 @@ OPERATORS: dict[str, Operator] = {
 }
 BOOLEANS = {"true": True, "false": False}
 MOST_CONDITIONS = 100
-MOST_VALUES = 1000
+MOST_VALUES = 1000  # of all conditions together; Milvus takes milliseconds for each
 LONGEST_TEXT = 16_384
 EXACT = 2**53  # whole numbers up to here are the same in every backend
 
@@ -90,10 +90,14 @@ def parse(text: str | None) -> tuple[Condition, ...]:
     if len(text) > LONGEST_TEXT:
         raise ValueError(f"a filter must be at most {LONGEST_TEXT:,} characters, got {len(text):,}")
     conditions: list[Condition] = []
+    values = 0
     position = 0
     while True:
         condition, position = _parse_condition(text, position)
         conditions.append(condition)
+        values += len(condition.values)
+        if values > MOST_VALUES:
+            raise ValueError(f"a filter must have at most {MOST_VALUES:,} values")
         if position >= len(text):
             return tuple(conditions)
         if len(conditions) == MOST_CONDITIONS:
