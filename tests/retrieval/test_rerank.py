@@ -134,6 +134,16 @@ def test_k_reciprocal(shape: tuple[int, int, int], k1: int, k2: int, share: floa
     np.testing.assert_allclose(one_sided, right[:split, split:], atol=1e-5)
 
 
+@pytest.mark.parametrize("power", [-80, -43, 60])
+def test_directions_do_not_depend_on_the_scale(power: int) -> None:
+    vectors = np.random.default_rng(3).normal(size=(12, 5)).astype(np.float32)
+    scaled = (vectors.astype(np.float64) * 2.0**power)[::-1].astype(">f8")[::-1]
+    near = np.tile(np.arange(4), (12, 1))
+    expected = alpha_query_expansion(vectors, vectors, near)
+    np.testing.assert_array_equal(alpha_query_expansion(scaled, scaled, near), expected)
+    np.testing.assert_array_equal(augment_database(scaled, 3), augment_database(vectors, 3))
+
+
 def test_bad_input() -> None:
     vectors = draw(4, 3, 0)
     for bad, why in (
