@@ -99,7 +99,7 @@ def test_optimiser_and_pictures(name: str) -> None:
         assert (found["clip_norm"], found["clip_value"]) == (10, 10)
         assert (found["size"], found["crop"], found["flip"]) == (227, "area", True)
         assert (found["freeze_backbone"], found["freeze_batch_norm"]) == (False, True)
-        assert (found["backbone"], found["start"], found["normalise"]) == ("bn_inception", "random", "l2")
+        assert (found["backbone"], found["start"], found["normalise"]) == ("bn_inception", "glorot", "l2")
         assert found["preset"] == data_set
         if name != "conventional":
             assert (found["lr"], found["schedule"], found["weight_decay"]) == (1e-5, "constant", 1e-4)

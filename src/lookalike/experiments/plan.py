@@ -195,6 +195,7 @@ def _run_settings(
         variant=variant,  # type: ignore[arg-type]  # checked there
         backbone=overrides.get("backbone"),
         classes=len(pictures.split("train").classes),
+        evaluate_every=overrides.get("evaluate_every"),
     )
     values = merge(values, {"loss_settings": loss.settings, "pooling_settings": pooling.settings})
     for method in methods:

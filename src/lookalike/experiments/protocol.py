@@ -81,6 +81,7 @@ def settings_for(
     variant: Literal["S", "L"] = "L",
     backbone: str | None = None,
     classes: int | None = None,
+    evaluate_every: int | None = None,
 ) -> dict[str, Any]:
     """The settings of one run that the protocol decides.
 
@@ -99,6 +100,7 @@ def settings_for(
         variant: "S" or "L", of memory, CCP and SoftTriple.
         backbone: None: the protocol's first.
         classes: number of training classes.
+        evaluate_every: steps between evaluations instead of the protocol's; warm-up and delay of prototypes follow.
 
     Returns:
         Values for fields of ``Settings``, by name.
@@ -116,6 +118,8 @@ def settings_for(
     context = Context(column(data_set, classes), kind, variant, backbone, tuple(protocol.backbones))
     settings = _merge_layers(protocol, context, loss, pooling, methods)
     intervals = settings.pop(INTERVALS, 0)
+    if evaluate_every is not None:
+        settings["evaluate_every"] = evaluate_every
     warm_up = 0
     if not settings.get("freeze_backbone"):
         warm_up = intervals * settings.get("evaluate_every", Settings.evaluate_every)

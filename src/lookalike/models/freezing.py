@@ -76,6 +76,7 @@ def parameter_groups(
     backbone_lr: float = 1.0,
     pooling_lr: float = 1.0,
     weight_decay: float = 0.0,
+    decay_all: bool = False,
 ) -> list[dict[str, Any]]:
     """Divide the parameters that train into groups for an optimizer.
 
@@ -88,6 +89,7 @@ def parameter_groups(
         backbone_lr: Factor of ``lr`` for the backbone.
         pooling_lr: Factor of ``lr`` for the pooling.
         weight_decay: For the parameters that have any.
+        decay_all: Decay everything but batch norm: other norms, biases and single numbers, too.
 
     Returns:
         Groups {"name", "params", "lr", "weight_decay"} in a fixed order, without empty ones.
@@ -107,11 +109,11 @@ def parameter_groups(
         groups[section, False] = {**decayed, "name": f"{section}, not decayed", "params": [], "weight_decay": 0.0}
     norm_parameters: set[int] = set()
     for child in module.modules():
-        if isinstance(child, _NORMS):
+        if isinstance(child, _BATCH_NORMS if decay_all else _NORMS):
             norm_parameters.update(map(id, child.parameters(recurse=False)))
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            decays = parameter.dim() > 1 and id(parameter) not in norm_parameters
+            decays = (decay_all or parameter.dim() > 1) and id(parameter) not in norm_parameters
             groups[_section(name), decays]["params"].append(parameter)
     filled = [group for group in groups.values() if group["params"]]
     if not filled:

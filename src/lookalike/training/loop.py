@@ -75,6 +75,7 @@ def fit(
     evaluate: Callable[[], Metrics] | None = None,
     evaluate_every: int | None = None,
     evaluate_start: bool = True,
+    count_start: bool = True,
     monitor: str = "MAP@R",
     patience: int | None = None,
     restore_best: nn.Module | None = None,
@@ -100,6 +101,7 @@ def fit(
         evaluate: Returns metrics on held-out data. The learner is in eval mode during the call.
         evaluate_every: Steps between evaluations; None: only after the last step.
         evaluate_start: Also evaluate before the first step.
+        count_start: The evaluation before the first step may be the best one.
         monitor: The metric that decides which evaluation is best; higher is better.
         patience: Stop after so many evaluations without improvement; None: never.
         restore_best: Module whose weights are set back to those of the best evaluation at the end.
@@ -147,10 +149,11 @@ def fit(
             if interval:
                 losses.append(_finite_mean(interval, progress.step))
                 interval = []
-            is_best = update_best(progress, metrics, monitor)
+            counts = count_start or progress.step > 0
+            is_best = update_best(progress, metrics, monitor, counts)
             if metrics:
                 evaluations.append((progress.step, metrics))
-                if isinstance(lr_schedule, LRSchedule):
+                if isinstance(lr_schedule, LRSchedule) and counts:
                     lr_schedule.report(metrics[monitor])
             if is_best and restore_best is not None:
                 best_weights = {name: value.clone() for name, value in restore_best.state_dict().items()}
@@ -178,13 +181,18 @@ def evaluation_is_due(step: int, steps: int, every: int | None) -> bool:
     return step >= steps or (every is not None and step > 0 and step % every == 0)
 
 
-def update_best(progress: Progress, metrics: Metrics, monitor: str) -> bool:
-    """Count an evaluation in ``progress``; return whether it is the best. Without metrics the last one is."""
+def update_best(progress: Progress, metrics: Metrics, monitor: str, counts: bool = True) -> bool:
+    """Note an evaluation in ``progress``; return whether it is the best of those that count.
+
+    Without metrics the last one is.
+    """
     if metrics and monitor not in metrics:
         raise ValueError(f"monitor must be one of {', '.join(metrics)}, got {monitor!r}")
     is_best = not metrics or not progress.best or metrics[monitor] > progress.best[monitor]
     progress.evaluated = progress.step
     progress.start = progress.start or metrics
+    if not counts:
+        return False
     if is_best:
         progress.best, progress.best_step, progress.waited = metrics, progress.step, 0
     else:

@@ -86,7 +86,10 @@ def start_head(embedder: Embedder, feed: Feed, train: Pictures, settings: Settin
         A note that says what was done.
     """
     head = embedder.head
-    if settings.start == "random":
+    if settings.start == "glorot" and head.projection is not None:
+        nn.init.xavier_uniform_(head.projection.weight)
+        return "start: random weights, Glorot uniform"
+    if settings.start != "pca":
         return "start: random weights"
     if not head.projects_channels:
         return f"start: random weights, because {settings.pooling} does not keep the backbone's channels"

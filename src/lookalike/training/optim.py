@@ -40,6 +40,7 @@ def create_optimizer(model: nn.Module, objective: nn.Module, settings: Settings)
         backbone_lr=settings.backbone_lr,
         pooling_lr=settings.pooling_lr,
         weight_decay=settings.weight_decay,
+        decay_all=settings.decay_all,
     )
     for group in groups:
         group["waits"] = group["name"].startswith("backbone")
@@ -47,7 +48,9 @@ def create_optimizer(model: nn.Module, objective: nn.Module, settings: Settings)
     libc_groups = []
     for module in objective.modules():
         if isinstance(module, LIBC):  # part of the network during training: rate and decay of the model
-            libc_groups += parameter_groups(module, settings.lr, weight_decay=settings.weight_decay)
+            libc_groups += parameter_groups(
+                module, settings.lr, weight_decay=settings.weight_decay, decay_all=settings.decay_all
+            )
     for group in libc_groups:
         group["name"] = group["name"].replace("head", "libc")
         group["waits"] = False
@@ -59,13 +62,14 @@ def create_optimizer(model: nn.Module, objective: nn.Module, settings: Settings)
         if id(parameter) not in grouped and parameter.requires_grad:
             proxies.append(parameter)
     groups += libc_groups
+    decay = settings.weight_decay if settings.decay_all else 0.0
     for name, parameters, multiple in (
         ("loss", proxies, settings.proxy_lr),
         ("labels", label_embeddings, settings.label_lr),
     ):
         if parameters:
             rate = settings.lr * multiple
-            groups.append({"name": name, "params": parameters, "lr": rate, "weight_decay": 0.0, "waits": False})
+            groups.append({"name": name, "params": parameters, "lr": rate, "weight_decay": decay, "waits": False})
     if settings.optimiser == "sgd":
         return SGD(groups, lr=settings.lr, momentum=settings.betas[0])
     if settings.optimiser == "radam":

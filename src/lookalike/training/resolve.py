@@ -175,7 +175,7 @@ def _resolve_head(
 def _resolve_gsp(settings: Settings, hints: Hints, pictures: int | None, notes: list[str]) -> Settings:
     pooling = dict(settings.pooling_settings)
     pooling.setdefault("sharpness", hints.sharpness if settings.preset else 5.0)
-    if settings.start == "random":
+    if settings.start != "pca":
         pooling.setdefault("init", "k-centre")
         seen = settings.steps * settings.batch_size
         if pooling["init"] == "k-centre":
@@ -193,7 +193,7 @@ def _resolve_optimizer(settings: Settings, hints: Hints, pretrained: bool) -> Se
     lr = settings.lr
     if lr is None and settings.preset:
         lr = hints.learning_rate
-    if lr is None and settings.start == "random":
+    if lr is None and settings.start != "pca":
         lr = 1e-3
     warm_up = settings.warm_up
     if warm_up is None:

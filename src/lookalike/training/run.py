@@ -134,6 +134,7 @@ class Run:
                 seed=settings.seed,
                 evaluate=self._evaluate,
                 evaluate_every=settings.evaluate_every,
+                count_start=settings.count_start,
                 monitor=settings.monitor,
                 patience=settings.patience,
                 lr_schedule=self.lr_schedule,

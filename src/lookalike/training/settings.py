@@ -47,8 +47,10 @@ class Settings:
     train_stages: int | None = setting(
         None, "number of stages of the backbone to fine-tune, counted from the last; null: all", least=0
     )
-    start: Literal["pca", "random"] | None = setting(
-        None, "initial projection: principal directions of the features (default with pretrained weights), or random"
+    start: Literal["pca", "random", "glorot"] | None = setting(
+        None,
+        "initial projection: principal directions of the features (default with pretrained weights), random, "
+        "or glorot (random, uniform, as the papers' code)",
     )
     median_norm: float = setting(
         2.0, "median norm of local features after the pca start; GSP clips at its radius, which is 1", above=0
@@ -140,6 +142,7 @@ class Settings:
     )
     label_lr: float = setting(1.0, "rate of the zero-shot loss's label embeddings, as a multiple of lr", above=0)
     weight_decay: float = setting(1e-4, "weight decay; not applied to batch norm and biases", least=0)
+    decay_all: bool = setting(False, "decay everything but batch norm: biases, proxies and label embeddings, too")
     betas: tuple[float, float] = setting(
         (0.9, 0.999), "betas of adam, adamw and radam; the first is the momentum of sgd", least=0, below=1
     )
@@ -163,6 +166,7 @@ class Settings:
     evaluate_every: int = setting(100, "steps between evaluations", group="evaluation", least=1)
     patience: int | None = setting(10, "evaluations without improvement that stop the run; null: never", least=1)
     monitor: Literal["MAP@R", "P@1", "P@R"] = setting("MAP@R", "metric that selects the best weights")
+    count_start: bool = setting(True, "the evaluation before the first step may be the best one")
     save_every: int | None = setting(None, "steps between saved states; null: at every evaluation", least=1)
     log_every: int = setting(10, "steps between rows of metrics.csv", least=1)
 
