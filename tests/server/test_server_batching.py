@@ -12,8 +12,8 @@ import torch
 from server_helpers import encoded, in_thread, noise
 
 from lookalike import index
+from lookalike.data.cropping import Pixels
 from lookalike.inference.model import TrainedModel
-from lookalike.inference.preprocess import Pixels
 from lookalike.server import Limits, create_app
 from lookalike.server.batching import Batcher, QueueFull
 

@@ -16,11 +16,14 @@ from server_helpers import encoded, noise
 
 from lookalike import index
 from lookalike.data.reading import FORMATS
+from lookalike.data.untrusted import Bounds, Refused, as_jpeg, open_picture
 from lookalike.inference.model import TrainedModel
 from lookalike.server import Limits, create_app
 from lookalike.server.errors import ApiError
-from lookalike.server.pictures import Crop, as_jpeg, open_picture
+from lookalike.server.limits import LONGEST_UPLOAD_SIDE, MOST_ELONGATED, MOST_SCANS
+from lookalike.server.pictures import Crop
 
+BOUNDS = Bounds(50_000_000, LONGEST_UPLOAD_SIDE, MOST_ELONGATED, MOST_SCANS)
 ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
 
@@ -104,14 +107,24 @@ def test_pngs_with_too_few_rows_get_415(shared: TestClient) -> None:
     assert error_of(embed(shared, interlaced(30, 30, missing=1))) == (415, "not_a_picture")
 
 
+EXTREME = [(1, 50_000_000), (50_000_000, 1), (40_000, 400), (30_000, 10), (10, 3000)]
+
+
 @pytest.mark.parametrize("path", ["/embed", "/search", "/explain", "/items"])
-@pytest.mark.parametrize("size", [(1, 50_000_000), (50_000_000, 1), (40_000, 400), (30_000, 10), (10, 3000)])
+def test_extreme_sides_and_proportions_get_413(idx: index.Index, served_model: TrainedModel, path: str) -> None:
+    with TestClient(create_app(idx, served_model), base_url="http://127.0.0.1") as client:
+        for size in EXTREME:
+            assert error_of(client.post(path, files={"picture": header_of_png(*size)})) == (413, "too_long")
+
+
+@pytest.mark.parametrize("size", EXTREME)
 def test_sides_and_proportions_are_checked_before_decoding(
-    idx: index.Index, served_model: TrainedModel, monkeypatch: pytest.MonkeyPatch, path: str, size: tuple[int, int]
+    monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
 ) -> None:
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda *_: pytest.fail("it was decoded"))
-    client = TestClient(create_app(idx, served_model), base_url="http://127.0.0.1")
-    assert error_of(client.post(path, files={"picture": header_of_png(*size)})) == (413, "too_long")
+    with pytest.raises(Refused) as refused:
+        open_picture(header_of_png(*size), BOUNDS)
+    assert (refused.value.status, refused.value.code) == (413, "too_long")
 
 
 def test_explain_computes_no_weights_per_pixel(shared: TestClient) -> None:
@@ -134,7 +147,11 @@ def test_pixels_are_counted_before_they_are_decoded(shared: TestClient, monkeypa
         head = bomb(width, 1).replace(struct.pack(">II", width, 1), struct.pack(">II", width, height), 1)
         crc = zlib.crc32(head[12:29])
         data = head[:29] + struct.pack(">I", crc) + head[33:]
-        assert error_of(embed(shared, data)) == (413, "too_many_pixels")
+        with pytest.raises(Refused) as refused:
+            open_picture(data, BOUNDS._replace(pixels=1_000_000))
+        assert (refused.value.status, refused.value.code) == (413, "too_many_pixels")
+    monkeypatch.undo()
+    assert error_of(embed(shared, data)) == (413, "too_many_pixels")
 
 
 def test_decompression_bombs_get_413(shared: TestClient) -> None:
@@ -161,9 +178,10 @@ def test_compressed_comment_bombs(shared: TestClient) -> None:
 
 
 @pytest.fixture
-def narrow(shared_index: index.Index, served_model: TrainedModel) -> TestClient:
+def narrow(shared_index: index.Index, served_model: TrainedModel) -> Iterator[TestClient]:
     limits = Limits(upload_bytes=10_000, upload_seconds=0.3)
-    return TestClient(create_app(shared_index, served_model, limits=limits), base_url="http://127.0.0.1")
+    with TestClient(create_app(shared_index, served_model, limits=limits), base_url="http://127.0.0.1") as made:
+        yield made
 
 
 def test_body_bytes_are_counted_while_reading(narrow: TestClient, upload: bytes) -> None:
@@ -200,10 +218,10 @@ def test_body_bytes_are_counted_while_reading(narrow: TestClient, upload: bytes)
         ({"k": "²"}, "k must be"),
         ({"crop": "1,2"}, "crop must be left,top,width,height"),
         ({"crop": "0,0,2,2"}, "inside the picture"),
-        ({"crop": "nan,0,1,1"}, "inside the picture"),
-        ({"crop": "0,0,inf,1"}, "inside the picture"),
+        ({"crop": "nan,0,1,1"}, "crop must be left,top,width,height"),
+        ({"crop": "0,0,inf,1"}, "crop must be left,top,width,height"),
         ({"crop": "0,0,0,1"}, "inside the picture"),
-        ({"crop": "-0.5,0,1,1"}, "inside the picture"),
+        ({"crop": "-0.5,0,1,1"}, "crop must be left,top,width,height"),
         ({"rerank": "magic"}, "rerank must be one of none, expansion, augmentation, reciprocal"),
         ({"where": "label"}, "where: the filter cannot be read"),
         ({"where": "label=\x00"}, "where: "),
@@ -294,7 +312,7 @@ def test_metadata_of_pictures_are_removed(client: TestClient, idx: index.Index) 
     text.add_text("Comment", "SECRET-png")
     png = encoded(noise(30, 30), pnginfo=text)
     assert b"SECRET" in png
-    assert b"SECRET" not in as_jpeg(open_picture(png, pixels=1000))
+    assert b"SECRET" not in as_jpeg(open_picture(png, BOUNDS))
 
 
 def test_crops() -> None:

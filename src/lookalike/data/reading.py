@@ -42,6 +42,7 @@ SUFFIXES = frozenset(
     ]
 )
 _HUGE = Lock()
+STRIP = 256  # rows of a transparent picture that are composited at a time
 VERIFY_BLOCK = 32  # files handed to a thread at a time
 
 
@@ -77,25 +78,30 @@ def read_picture(
             if check is not None:
                 check(file)
                 file.seek(0)
-            image = _open(file, str(path))
+            image = open_header(file, str(path))
             width, height = image.size
             if width * height > pixel_limit:
                 megapixels = f"{width} x {height} = {width * height / 1e6:.0f} megapixels"
                 raise UnreadablePicture(str(path), f"too large: {megapixels}, the limit is {pixel_limit / 1e6:g}")
             if at_least is not None:
                 image.draft(None, (at_least, at_least))
-            if width * height > (Image.MAX_IMAGE_PIXELS or pixel_limit):
-                with _one_at_a_time():
-                    image.load()
-            else:
-                image.load()
-            with suppress(Exception):  # broken EXIF data says nothing about the pixels
-                ImageOps.exif_transpose(image, in_place=True)
-            return _rgb(image)
+            return decode(image)
     except UnreadablePicture:
         raise
     except Exception as error:  # a damaged file can make a decoder raise anything
         raise UnreadablePicture(str(path), _reason(error)) from error
+
+
+def decode(image: ImageFile.ImageFile) -> Image.Image:
+    """Decode an opened picture: mode RGB, upright. A damaged file can raise anything."""
+    if image.width * image.height > (Image.MAX_IMAGE_PIXELS or PIXEL_LIMIT):
+        with _one_at_a_time():
+            image.load()
+    else:
+        image.load()
+    with suppress(Exception):  # broken EXIF data says nothing about the pixels
+        ImageOps.exif_transpose(image, in_place=True)
+    return _rgb(image)
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
@@ -146,8 +152,8 @@ def verify_all(
         pool.shutdown(cancel_futures=True)  # on Ctrl-C, skip the remaining files
 
 
-def _open(file: BinaryIO, name: str) -> ImageFile.ImageFile:
-    """As ``Image.open``, but without its process-wide limit on the size of a picture."""
+def open_header(file: BinaryIO, name: str) -> ImageFile.ImageFile:
+    """As ``Image.open`` for ``FORMATS``, but without its process-wide limit on the size of a picture."""
     prefix = file.read(16)
     if prefix == b"version https://":
         raise UnreadablePicture(name, "a Git LFS pointer, not the picture: fetch it with git lfs pull")
@@ -180,15 +186,23 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":
         return _grey(_from_floats(np.asarray(image).astype(np.float64)))
     if image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
+        return _on_white(image)
     return image.convert("RGB")
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """Composite strip by strip: the copies of a large picture would take several times its memory."""
+    opaque = Image.new("RGB", image.size)
+    for top in range(0, image.height, STRIP):
+        strip = image.crop((0, top, image.width, min(top + STRIP, image.height))).convert("RGBA")
+        white = Image.new("RGBA", strip.size, "white")
+        opaque.paste(Image.alpha_composite(white, strip).convert("RGB"), (0, top))
+    return opaque
 
 
 def _from_integers(values: NDArray[np.float64]) -> NDArray[np.float64]:
     if values.min() >= 0 and values.max() <= 65535:
-        return values / 257
+        return np.divide(values, 257, out=values)
     return _stretch(values)
 
 
@@ -213,7 +227,8 @@ def _stretch(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _grey(values: NDArray[np.float64]) -> Image.Image:
-    return Image.fromarray(np.rint(values).clip(0, 255).astype(np.uint8)).convert("RGB")
+    values = np.rint(values, out=values).clip(0, 255, out=values)  # in place: large pictures fill the memory
+    return Image.fromarray(values.astype(np.uint8)).convert("RGB")
 
 
 def _reason(error: Exception) -> str:

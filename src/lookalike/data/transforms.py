@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms import InterpolationMode, v2
 
+from lookalike.data.cropping import LONGEST
 from lookalike.models.input_spec import InputSpec
 
 Transform = Callable[[Image.Image], Tensor]
@@ -24,7 +25,6 @@ AREA = (0.16, 1.0)  # share of the resized picture that a crop covers
 PIXELS = ((40 / 256) ** 2, 1.0)  # the same for the papers' text: sides of 40 to 256 pixels in a picture of 256
 SHARES = {"area": AREA, "wide": (0.08, 1.0), "pixels": PIXELS}
 RATIO = (3 / 4, 4 / 3)
-LONGEST = 10  # sides of a picture, at most 1 to this: see _CutLongSide
 
 
 def training_transform(spec: InputSpec, *, crop: Crop = "area", flip: bool = True, erase: float = 0.0) -> Transform:

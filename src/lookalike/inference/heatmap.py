@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lookalike.inference.preprocess import crop_geometry
+from lookalike.data.cropping import crop_geometry
 from lookalike.models.input_spec import InputSpec
 
 

@@ -17,10 +17,11 @@ from PIL import Image
 from torch import Tensor
 
 from lookalike._util.checks import check_count
+from lookalike.data.cropping import Pixels
 from lookalike.data.loading import evaluation_batch
 from lookalike.data.pictures import Pictures
 from lookalike.inference.heatmap import CropWeights, Explained, crop_box, spread
-from lookalike.inference.preprocess import Pixels, Preprocess, as_image, as_list, crop_loader, decoded_batches
+from lookalike.inference.preprocess import Preprocess, as_image, as_list, crop_loader, decoded_batches
 from lookalike.models import Embedder, create_backbone, hub, load_model, starts_random
 
 

@@ -14,49 +14,23 @@ of files uses that same side, so a file has the same crop wherever it is read. P
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from lookalike._util.checks import check_count
+from lookalike.data.cropping import Pixels, crop_picture
 from lookalike.data.files import reading_at_least
 from lookalike.data.loading import PictureLoader, evaluation_batch, loader_settings
 from lookalike.data.pictures import Pictures
 from lookalike.data.reading import as_rgb, read_picture
-from lookalike.data.transforms import LONGEST
 from lookalike.models.input_spec import InputSpec
 
-Pixels = NDArray[np.uint8]
 KINDS = "a picture must be a path, a PIL image or an array of uint8, (H, W), (H, W, 3) or (H, W, 4)"
-
-
-class CropGeometry(NamedTuple):
-    """How a picture is cut and resized; pairs are (width, height) or (left, top) in pixels."""
-
-    cut_from: tuple[int, int]  # of a picture longer than LONGEST to 1 only the middle is resized
-    cut: tuple[int, int]
-    resized: tuple[int, int]
-    crop_from: tuple[int, int]  # corner of the size x size crop in the resized picture
-
-
-def crop_geometry(spec: InputSpec, width: int, height: int) -> CropGeometry:
-    """How a picture of ``width`` x ``height`` pixels becomes the crop of ``spec``.
-
-    >>> crop_geometry(InputSpec(size=224, resize=256), 512, 1024)
-    CropGeometry(cut_from=(0, 0), cut=(512, 1024), resized=(256, 512), crop_from=(16, 144))
-    """
-    longest = LONGEST * min(width, height)
-    cut_from = (max(0, width - longest) // 2, max(0, height - longest) // 2)
-    cut = (min(width, longest), min(height, longest))
-    shorter = min(cut)
-    resized = (spec.resize_to * cut[0] // shorter, spec.resize_to * cut[1] // shorter)
-    crop_from = (round((resized[0] - spec.size) / 2), round((resized[1] - spec.size) / 2))
-    return CropGeometry(cut_from, cut, resized, crop_from)
 
 
 class Preprocess:
@@ -79,12 +53,7 @@ class Preprocess:
 
     def crop(self, image: Image.Image) -> Pixels:
         """Resize and crop one upright RGB picture: (size, size, 3) uint8."""
-        geometry = crop_geometry(self.spec, *image.size)
-        if geometry.cut != image.size:
-            image = image.crop(_corners(geometry.cut_from, geometry.cut))
-        if geometry.resized != image.size:
-            image = image.resize(geometry.resized, Image.Resampling[self.spec.interpolation.upper()])
-        return np.array(image.crop(_corners(geometry.crop_from, (self.spec.size, self.spec.size))))
+        return crop_picture(self.spec, image)
 
     def read_crop(self, picture: Any) -> Pixels:
         """Read a path, PIL image or array and crop it: (size, size, 3) uint8."""
@@ -195,7 +164,3 @@ class _CropSet(Dataset[Pixels]):
 
     def __getitem__(self, index: int) -> Pixels:
         return self.preprocess.crop(self.pictures.image(index))
-
-
-def _corners(corner: tuple[int, int], sides: tuple[int, int]) -> tuple[int, int, int, int]:
-    return (*corner, corner[0] + sides[0], corner[1] + sides[1])

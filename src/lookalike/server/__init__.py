@@ -4,8 +4,8 @@ Follow one uploaded picture:
 
 1. ``middleware`` checks host, origin and size;
 2. ``access.Gate`` checks key and quota, then ``uploads.read_form`` reads the form;
-3. ``pictures.open_picture`` decodes the bytes;
-4. ``context.Context.embed`` prepares the pixels in a thread and queues them in the ``batching.Batcher``;
+3. ``decoding.Decoder`` hands the bytes to a process, where ``lookalike.data.untrusted`` decodes and crops the picture;
+4. ``context.Context.embed`` queues the pixels in the ``batching.Batcher``;
 5. ``collection.Collection.search`` asks the index;
 6. ``schemas`` shapes the JSON answer; ``errors`` shapes every failure.
 """

@@ -46,7 +46,7 @@ class Gate:
         Raises:
             ApiError: 429 after too many wrong keys.
         """
-        given = _key_of(request)
+        given = key_of(request)
         grant = self.keys.grant(given)
         if not given or not self.keys:
             return grant
@@ -138,7 +138,7 @@ def address_of(request: Request) -> str:
     return str(address)
 
 
-def _key_of(request: Request) -> str | None:
+def key_of(request: Request) -> str | None:
     key = request.headers.get(KEY_HEADER)
     if not key:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")

@@ -48,8 +48,11 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        context.close()
+        context.decoder.start()  # its processes are ready before the first picture comes
+        try:
+            yield
+        finally:
+            context.close()
 
     app = FastAPI(
         title="lookalike",

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lookalike.data.cropping import Pixels
 from lookalike.inference.model import TrainedModel
-from lookalike.inference.preprocess import Pixels
 
 Vector = NDArray[np.float32]
 

@@ -6,18 +6,14 @@ never removes a file that an addition has just written.
 
 import time
 from contextlib import suppress
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from lookalike._util.files import flush, replacing
-from lookalike.data.pictures import UnreadablePicture
-from lookalike.data.reading import read_picture
 from lookalike.index import filters
 from lookalike.index.base import Index
 from lookalike.index.folder import ChangedPicture, check_unchanged
@@ -171,15 +167,8 @@ class Collection:
                 self._upload_file(item_id).unlink(missing_ok=True)
             self._changes += 1
 
-    def picture(self, item: Item, *, at_least: int | None) -> Image.Image:
-        """Read the picture of an item from its file.
-
-        Args:
-            item: The item.
-            at_least: Shorter side that a JPEG must keep when it is decoded smaller. None decodes in full.
-
-        Returns:
-            The upright RGB picture.
+    def read(self, item: Item) -> bytes:
+        """Read the file of an item's picture.
 
         Raises:
             ApiError: 410 if the file is missing or unreadable, or has changed since it was indexed.
@@ -187,13 +176,25 @@ class Collection:
         stamp = ""
         if item.path:
             stamp = self.idx.stamps([item.id]).get(item.id, "")
+        path = self._file(item)
         try:
-            return read_picture(self._file(item), at_least=at_least, check=partial(check_unchanged, stamp=stamp))
+            if not path.is_file():
+                raise _gone()
+            with path.open("rb") as file:
+                check_unchanged(file, stamp)
+                file.seek(0)
+                return file.read()
         except ChangedPicture:
             message = "the file of this item has changed since it was indexed: update the index"
             raise ApiError(410, "changed", message) from None
-        except UnreadablePicture:
+        except OSError:
             raise _gone() from None
+
+    def size(self, item: Item) -> int:
+        """Return the bytes of the file of an item's picture, 0 if it is missing."""
+        with suppress(OSError):
+            return self._file(item).stat().st_size
+        return 0
 
     def stamp(self, item: Item) -> str:
         """Return a text that changes when the file of the item changes.

@@ -2,31 +2,33 @@
 
 import asyncio
 import logging
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyHeader
-from PIL import Image
 
+from lookalike.data.cropping import CropSize, Pixels
+from lookalike.data.untrusted import Bounds, Decoded, Job
 from lookalike.index.base import Index
 from lookalike.index.items import Item
 from lookalike.index.storage import IndexInUse
 from lookalike.inference.model import TrainedModel
-from lookalike.inference.preprocess import Pixels
-from lookalike.server.access import KEY_HEADER, Gate
+from lookalike.server.access import KEY_HEADER, Gate, address_of, key_of
 from lookalike.server.batching import Batcher, QueueFull, Vector
 from lookalike.server.collection import Collection
+from lookalike.server.decoding import Decoder
 from lookalike.server.errors import RETRY, ApiError, busy, invalid
 from lookalike.server.keys import INDEX_SUFFIX, Access, Keys
-from lookalike.server.limits import Limits
+from lookalike.server.limits import LONGEST_UPLOAD_SIDE, MOST_ELONGATED, MOST_SCANS, Limits
 from lookalike.server.metrics import Metrics
-from lookalike.server.pictures import Crop, open_picture
+from lookalike.server.pictures import Crop
 from lookalike.server.quotas import Quota
+from lookalike.server.uploads import Form, UploadBudget, read_form
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -44,6 +46,8 @@ class Context:
         collection: The index as the routes use it.
         metrics: Prometheus metrics of this app.
         batcher: The queue in front of the model.
+        decoder: The processes that decode pictures.
+        upload_budget: Bytes of the uploads in memory.
         decode_side: Shorter side to decode pictures at, large enough that resizing gives the same result.
     """
 
@@ -58,12 +62,13 @@ class Context:
         self.batcher = Batcher(model, queue=limits.queue, batch=limits.batch, observe=self.metrics.batches.observe)
         self.metrics.watch_queue(lambda: len(self.batcher))
         self.decode_side = model.preprocess.decode_side
-        self._picture_threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="pictures")
+        self.decoder = Decoder(limits.seconds)
+        self.upload_budget = UploadBudget(limits.upload_memory)
         self._index_threads = ThreadPoolExecutor(INDEX_THREADS, thread_name_prefix="index")
 
     def close(self) -> None:
-        """Finish all accepted work, then stop the threads."""
-        self._picture_threads.shutdown(wait=True)
+        """Kill the processes that decode, finish all other accepted work, then stop the threads."""
+        self.decoder.close()
         self._index_threads.shutdown(wait=True)
         self.batcher.close()
 
@@ -89,55 +94,66 @@ class Context:
             logger.error("the index failed", exc_info=error)
             raise ApiError(503, "unavailable", "the index is unavailable: try again later", RETRY) from None
 
-    async def in_picture_thread(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run blocking picture work (decode, resize, encode) in its thread pool and return the result."""
-        return await _run(self._picture_threads, partial(work, *args, **kwargs))
+    def read_form(self, request: Request, fields: Iterable[str]) -> AbstractAsyncContextManager[Form]:
+        """Read the form of a request, see ``uploads.read_form``."""
+        return read_form(request, self.limits, tuple(fields), self.upload_budget, self.client_of(request))
 
-    async def decode_upload(self, data: bytes, crop: Crop | None = None) -> Image.Image:
-        """Decode an uploaded picture.
+    def client_of(self, request: Request) -> str:
+        """Return who sends a request: its key, which was checked, or without keys its address."""
+        return self.gate.keys.grant(key_of(request)).key or address_of(request)
+
+    async def decode(self, form: Form, crop: Crop, *, jpeg_side: int | None = None) -> Decoded:
+        """Decode an uploaded picture in another process.
 
         Args:
-            data: The bytes of the file.
-            crop: The region that will be used; large JPEGs are then decoded smaller. None decodes in full.
+            form: Has the bytes of the file.
+            crop: The region that the model will see.
+            jpeg_side: If given, the whole picture is also encoded, with at most this longer side.
 
         Returns:
-            The upright RGB picture.
+            The pixels for the model and, if asked for, the JPEG.
+
+        Raises:
+            ApiError: 413 or 415 if the picture is not accepted, 422 if it costs too much, 503 if the server is busy.
         """
-        at_least = None
-        if crop is not None:
-            at_least = crop.side_for(self.decode_side)
-        return await self.in_picture_thread(open_picture, data, pixels=self.limits.pixels, at_least=at_least)
+        self.refuse_if_full()  # before spending time on the picture
+        bounds = Bounds(self.limits.pixels, LONGEST_UPLOAD_SIDE, MOST_ELONGATED, MOST_SCANS)
+        job = self._job(crop)._replace(bounds=bounds, jpeg_side=jpeg_side, full_jpeg=True)
+        return await self._decode(job, form.required_picture(), form.client)
 
-    async def decode_item(self, item: Item, crop: Crop) -> Image.Image:
-        """Decode the picture of an indexed item, large enough for ``crop``."""
-        at_least = crop.side_for(self.decode_side)
-        return await self.in_picture_thread(self.collection.picture, item, at_least=at_least)
+    async def decode_item(self, item: Item, crop: Crop, client: str) -> Decoded:
+        """Decode the picture of an indexed item for the model. ``client`` is who asks for it."""
+        self.refuse_if_full()
+        return await self._decode_file(item, self._job(crop), client)
 
-    async def embed(self, picture: Image.Image, crop: Crop | None = None) -> Vector:
-        """Compute the vector of a picture.
+    async def item_jpeg(self, item: Item, side: int, client: str) -> bytes:
+        """Encode the picture of an indexed item as a JPEG with at most this longer ``side``."""
+        decoded = await self._decode_file(item, Job(at_least=side, jpeg_side=side), client)
+        return decoded.jpeg or b""
 
-        Args:
-            picture: The upright RGB picture.
-            crop: The region to embed. None embeds the whole picture.
+    def _job(self, crop: Crop) -> Job:
+        spec = self.model.spec
+        size = CropSize(spec.size, spec.resize_to, spec.interpolation)
+        return Job(at_least=crop.side_for(self.decode_side), crop=size, region=crop)
 
-        Returns:
-            The vector (D,).
+    async def _decode_file(self, item: Item, job: Job, client: str) -> Decoded:
+        with self.upload_budget.hold(await self.in_index(self.collection.size, item)):
+            data = await self.in_index(self.collection.read, item)
+            return await self._decode(job, data, client)
+
+    async def _decode(self, job: Job, data: bytes, client: str) -> Decoded:
+        return await asyncio.wrap_future(self.decoder.submit(job, data, client))
+
+    async def embed(self, decoded: Decoded) -> Vector:
+        """Compute the vector (D,) of a decoded picture.
 
         Raises:
             ApiError: 503 if the queue is full, 422 if the model gives no usable vector.
         """
-        self.refuse_if_full()  # before spending time on the picture
-        pixels = await self.in_picture_thread(self.preprocess, picture, crop)
-        vector: Vector = await self.in_model(lambda: self.batcher.embed(pixels))
+        vector: Vector = await self.in_model(lambda: self.batcher.embed(model_pixels(decoded)))
         if not np.isfinite(vector).all() or not vector.any():
             raise invalid("the model has no vector for this picture: the result is zero or not finite")
         return vector
-
-    def preprocess(self, picture: Image.Image, crop: Crop | None) -> Pixels:
-        """Cut the region ``crop`` out of a picture and prepare it for the model: (size, size, 3) uint8."""
-        if crop is not None:
-            picture = crop.of(picture)
-        return self.model.preprocess.crop(picture)
 
     async def in_model(self, submit: Callable[[], "Future[T]"]) -> T:
         """Submit work to the model's queue and wait for its result.
@@ -184,6 +200,13 @@ class Context:
             await check(request)
 
         return Depends(check_and_document)
+
+
+def model_pixels(decoded: Decoded) -> Pixels:
+    """Return the pixels that a job of ``Context.decode`` always has."""
+    if decoded.pixels is None:
+        raise ValueError("the job did not ask for pixels")
+    return decoded.pixels
 
 
 async def _run(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:

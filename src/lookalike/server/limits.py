@@ -25,6 +25,7 @@ class Limits:
         requests: Requests at the same time; more get 503.
         queue: Pictures waiting for the model; more get 503.
         batch: Pictures per forward pass.
+        upload_memory: Bytes of all uploaded pictures in memory at a time; more get 503.
         seconds: Time to answer a complete request; then 504.
         upload_seconds: Time for a request to arrive; then 408. Also for the next part of an answer to be read.
         header_seconds: Time for the headers of a request to arrive; then the connection is closed.
@@ -44,6 +45,7 @@ class Limits:
     requests: int = setting(128, "requests at the same time", least=1)
     queue: int = setting(64, "pictures waiting for the model", least=1)
     batch: int = setting(16, "pictures per forward pass", least=1)
+    upload_memory: int = setting(200_000_000, "bytes of uploads in memory", least=1)
     seconds: float = setting(30.0, "time to answer a complete request", above=0)
     upload_seconds: float = setting(60.0, "time for a request to arrive", above=0)
     header_seconds: float = setting(10.0, "time for the headers of a request to arrive", above=0)

@@ -14,9 +14,9 @@ from lookalike.server.errors import invalid, responses, with_timeout
 from lookalike.server.keys import Access
 from lookalike.server.limits import LARGEST_SIDE, MOST_ITEMS
 from lookalike.server.numbers import whole_number
-from lookalike.server.pictures import Crop, as_jpeg
+from lookalike.server.pictures import Crop
 from lookalike.server.schemas import Added, Deleted, Items, OneItem
-from lookalike.server.uploads import form_openapi, read_form
+from lookalike.server.uploads import form_openapi
 
 Id = Annotated[str, Path(pattern=f"^{ID.pattern}$", description="of an item")]
 ADD_FIELDS: dict[str, dict[str, Any]] = {
@@ -88,13 +88,13 @@ def routes(context: Context) -> APIRouter:
 
         async def encode() -> Response:
             item = await context.in_index(collection.get, id)
-            stamp = await context.in_picture_thread(collection.stamp, item)
+            stamp = await context.in_index(collection.stamp, item)
             etag = f'"{stamp}-{side}"'
             headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
             headers["Content-Disposition"] = f'inline; filename="{id}.jpg"'  # an id has no quotes
             if etag in request.headers.get("if-none-match", ""):
                 return Response(status_code=304, headers=headers)
-            jpeg = await context.in_picture_thread(lambda: as_jpeg(collection.picture(item, at_least=side), side=side))
+            jpeg = await context.item_jpeg(item, side, context.client_of(request))
             return Response(jpeg, media_type="image/jpeg", headers=headers)
 
         return await with_timeout(seconds, encode())
@@ -108,22 +108,19 @@ def routes(context: Context) -> APIRouter:
     )
     async def add(request: Request) -> Added:
         """Add a picture. It is on the disk when the answer comes. A file that is already indexed stays unchanged."""
-        form = await read_form(request, context.limits, ADD_FIELDS)
-        data = form.required_picture()
-        label = form.texts.get("label", "")
-        metadata = _parse_metadata(form.texts.get("metadata"))
-        check_entry(label, metadata)
+        async with context.read_form(request, ADD_FIELDS) as form:
+            data = form.required_picture()
+            label = form.texts.get("label", "")
+            metadata = _parse_metadata(form.texts.get("metadata"))
+            check_entry(label, metadata)
 
-        async def prepare() -> tuple[bytes, Vector]:
-            reduced = await context.decode_upload(data, Crop())  # as for POST /embed, to give the same vector
-            vector = await context.embed(reduced)
-            full = await context.decode_upload(data)
-            jpeg = await context.in_picture_thread(as_jpeg, full, side=LARGEST_SIDE)
-            return jpeg, vector
+            async def prepare() -> tuple[bytes, Vector]:
+                decoded = await context.decode(form, Crop(), jpeg_side=LARGEST_SIDE)
+                return decoded.jpeg or b"", await context.embed(decoded)
 
-        jpeg, vector = await with_timeout(seconds, prepare())
-        most_items = context.limits.items
-        item_id, created = await context.in_index(collection.add, data, jpeg, vector, label, metadata, most_items)
+            jpeg, vector = await with_timeout(seconds, prepare())
+            most_items = context.limits.items
+            item_id, created = await context.in_index(collection.add, data, jpeg, vector, label, metadata, most_items)
         return Added(id=item_id, created=created)
 
     @router.delete("/items/{id}", dependencies=can_write, responses=responses(401, 404), summary="Delete")

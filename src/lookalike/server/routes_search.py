@@ -6,20 +6,20 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Request
 from numpy.typing import NDArray
-from PIL import Image
 
+from lookalike.data.untrusted import Decoded
 from lookalike.index.items import ID
 from lookalike.index.reranking import METHODS
 from lookalike.inference.heatmap import Box, CropWeights, crop_box, spread
 from lookalike.server.collection import check_where
-from lookalike.server.context import Context
+from lookalike.server.context import Context, model_pixels
 from lookalike.server.errors import ApiError, invalid, responses, with_timeout
 from lookalike.server.keys import Access
 from lookalike.server.limits import MOST_HITS
 from lookalike.server.numbers import whole_number
 from lookalike.server.pictures import Crop
 from lookalike.server.schemas import Embedding, Hits, OneHit, Weights
-from lookalike.server.uploads import Form, form_openapi, read_form
+from lookalike.server.uploads import Form, form_openapi
 
 DEFAULT_HITS = 12
 CELLS = 56  # of the weights along the longer side of a picture; finer than any pooling grid
@@ -63,9 +63,9 @@ def routes(context: Context) -> APIRouter:
     )
     async def search(request: Request) -> Hits:
         """Find the items nearest to a picture or to an item. The item itself is left out."""
-        form = await read_form(request, context.limits, SEARCH_FIELDS)
-        started = time.perf_counter()
-        hits = await with_timeout(seconds, _search(context, form))
+        async with context.read_form(request, SEARCH_FIELDS) as form:
+            started = time.perf_counter()
+            hits = await with_timeout(seconds, _search(context, form))
         return Hits(hits=hits, took_ms=round(1000 * (time.perf_counter() - started), 2))
 
     @router.post(
@@ -76,8 +76,8 @@ def routes(context: Context) -> APIRouter:
     )
     async def embed(request: Request) -> Embedding:
         """Compute the vector of a picture."""
-        form = await read_form(request, context.limits, EMBED_FIELDS)
-        vector = await with_timeout(seconds, _embed(context, form))
+        async with context.read_form(request, EMBED_FIELDS) as form:
+            vector = await with_timeout(seconds, _embed(context, form))
         return Embedding(vector=vector, dim=len(vector))
 
     @router.post(
@@ -88,8 +88,8 @@ def routes(context: Context) -> APIRouter:
     )
     async def explain(request: Request) -> Weights:
         """Show where in a picture the model looks. With a crop, everything outside of it has no weight."""
-        form = await read_form(request, context.limits, EXPLAIN_FIELDS)
-        return await with_timeout(seconds, _explain(context, form))
+        async with context.read_form(request, EXPLAIN_FIELDS) as form:
+            return await with_timeout(seconds, _explain(context, form))
 
     return router
 
@@ -103,17 +103,14 @@ async def _search(context: Context, form: Form) -> list[OneHit]:
     if item_id is not None and crop.is_whole:
         vector = await context.in_index(context.collection.vector, item_id)
     else:
-        picture = await _decode(context, form, item_id, crop)
-        vector = await context.embed(picture, crop)
+        vector = await context.embed(await _decode(context, form, item_id, crop))
     hits = await context.in_index(context.collection.search, vector, k, where, rerank=rerank, without=item_id)
     return [OneHit.of_hit(hit) for hit in hits]
 
 
 async def _embed(context: Context, form: Form) -> list[float]:
-    data = form.required_picture()
-    crop = Crop.read(form.texts.get("crop"))
-    picture = await context.decode_upload(data, crop)
-    vector = await context.embed(picture, crop)
+    form.required_picture()
+    vector = await context.embed(await context.decode(form, Crop.read(form.texts.get("crop"))))
     values: list[float] = vector.tolist()
     return values
 
@@ -123,16 +120,15 @@ async def _explain(context: Context, form: Form) -> Weights:
     crop = Crop.read(form.texts.get("crop"))
     if not context.model.has_weights:
         raise ApiError(409, "no_weights", "this model's pooling has no weights")
-    picture = await _decode(context, form, item_id, crop)
-    context.refuse_if_full()
-    pixels = await context.in_picture_thread(context.preprocess, picture, crop)
+    decoded = await _decode(context, form, item_id, crop)
+    pixels = model_pixels(decoded)
     explained: CropWeights = await context.in_model(
         lambda: context.batcher.run(lambda model: model.explain_crop(pixels))
     )
-    left, top, width, height = crop.pixels(*picture.size)
+    left, top, width, height = crop.pixels(*decoded.size)
     box = crop_box(context.model.spec, width, height)
     box_in_picture = Box(left + box.left, top + box.top, box.width, box.height)
-    weights = _weights_of_picture(explained.grid, box_in_picture, picture.size)
+    weights = _weights_of_picture(explained.grid, box_in_picture, decoded.size)
     grid_rows, grid_columns = explained.grid.shape
     attributes = None
     if explained.attributes is not None:
@@ -147,12 +143,12 @@ async def _explain(context: Context, form: Form) -> Weights:
     )
 
 
-async def _decode(context: Context, form: Form, item_id: str | None, crop: Crop) -> Image.Image:
+async def _decode(context: Context, form: Form, item_id: str | None, crop: Crop) -> Decoded:
     """Decode the uploaded picture, or the picture of the item."""
     if form.picture is not None:
-        return await context.decode_upload(form.picture, crop)
+        return await context.decode(form, crop)
     item = await context.in_index(context.collection.get, item_id)
-    return await context.decode_item(item, crop)
+    return await context.decode_item(item, crop, form.client)
 
 
 def _weights_of_picture(grid: NDArray[np.float32], box: Box, size: tuple[int, int]) -> list[list[float]]:

@@ -1,13 +1,14 @@
 """Forms: ``multipart/form-data`` with one picture and a few short texts."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 
-from lookalike.server.errors import ApiError, invalid
+from lookalike.server.errors import ApiError, busy, invalid
 from lookalike.server.limits import LARGEST_FIELD, Limits
 
 PICTURE = "picture"
@@ -26,10 +27,12 @@ class Form(NamedTuple):
     Attributes:
         picture: The bytes of the uploaded file, if there is one.
         texts: The text fields that were sent.
+        client: Who sent it: the key if there is one, else the address. Clients take turns.
     """
 
     picture: bytes | None
     texts: dict[str, str]
+    client: str
 
     def one_of_picture_and_id(self) -> str | None:
         """Return the field ``id``, or None if there is a picture instead.
@@ -55,38 +58,75 @@ class Form(NamedTuple):
         return self.picture
 
 
-async def read_form(request: Request, limits: Limits, fields: Collection[str]) -> Form:
+class UploadBudget:
+    """Counts the bytes of uploaded pictures in memory. Used on the event loop only.
+
+    Args:
+        limit: Largest number of bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+
+    @contextmanager
+    def hold(self, size: int) -> Iterator[None]:
+        """Hold ``size`` bytes inside the ``with`` block. A picture alone may be larger than the limit.
+
+        Raises:
+            ApiError: 503 if others hold too many.
+        """
+        if self._held and self._held + size > self._limit:
+            raise busy("too many large pictures are being uploaded")
+        self._held += size
+        try:
+            yield
+        finally:
+            self._held -= size
+
+
+@asynccontextmanager
+async def read_form(
+    request: Request, limits: Limits, fields: Collection[str], budget: UploadBudget, client: str
+) -> AsyncIterator[Form]:
     """Read the form of a request. The middleware limits its bytes.
+
+    Large files arrive on the disk, in temporary files without a name. They are read into memory within the budget,
+    which is given back after the ``with`` block.
 
     Args:
         request: The request.
         limits: Has the time for the form to arrive.
         fields: Names of the accepted text fields.
+        budget: Bytes of all uploads in memory.
+        client: Who sends it.
 
-    Returns:
+    Yields:
         The form.
 
     Raises:
-        ApiError: 415 if it is no multipart form, 408 if it arrives too slowly, 422 for wrong fields.
+        ApiError: 415 if it is no multipart form, 408 if it arrives too slowly, 422 for wrong fields, 503 if the uploads
+            in memory are too large.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != MULTIPART:
         raise ApiError(415, "not_a_form", f"the content type must be {MULTIPART}")
-    try:
-        return await asyncio.wait_for(_read(request, fields), limits.upload_seconds)
-    except asyncio.TimeoutError:
-        raise ApiError(408, "too_slow", f"the request must arrive within {limits.upload_seconds:g} seconds") from None
-
-
-async def _read(request: Request, fields: Collection[str]) -> Form:
-    async with request.form(max_files=1, max_fields=len(fields), max_part_size=LARGEST_FIELD) as form:
+    async with AsyncExitStack() as stack:
+        parsed = request.form(max_files=1, max_fields=len(fields), max_part_size=LARGEST_FIELD)
+        try:
+            form = await asyncio.wait_for(stack.enter_async_context(parsed), limits.upload_seconds)
+        except asyncio.TimeoutError:
+            message = f"the request must arrive within {limits.upload_seconds:g} seconds"
+            raise ApiError(408, "too_slow", message) from None
         values = _check_fields(form, fields)
         upload = values.pop(PICTURE, None)
-        if upload is None:
-            return Form(None, values)
-        picture = await upload.read()
-        if not picture and not upload.filename:  # how a browser sends an empty file input
-            return Form(None, values)
-        return Form(picture, values)
+        picture = None
+        if upload is not None:
+            stack.enter_context(budget.hold(upload.size or 0))
+            picture = await upload.read()
+            await upload.close()
+            if not picture and not upload.filename:  # how a browser sends an empty file input
+                picture = None
+        yield Form(picture, values, client)
 
 
 def _check_fields(form: FormData, fields: Collection[str]) -> dict[str, Any]:
