@@ -7,7 +7,7 @@ import pytest
 from server_helpers import READ, WRITE
 
 from lookalike.cli import main
-from lookalike.cli.serve import ServeSettings, _accepted_hosts, _require_keys, is_loopback
+from lookalike.cli.serve import ServeSettings, _accepted_hosts, _require_keys, _warn_of_readable_keys, is_loopback
 from lookalike.server import Keys
 
 INDEX = Path("mine.idx")
@@ -52,6 +52,16 @@ def test_a_name_without_keys_gives_a_warning(capsys: pytest.CaptureFixture[str])
     assert "no keys are set: everybody who reaches search.example.org" in capsys.readouterr().err
     _require_keys(ServeSettings(INDEX, names=["search.example.org"]), Keys(read=(READ,)))
     assert capsys.readouterr().err == ""
+
+
+def test_key_files_that_others_can_read_give_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "read.key"
+    file.touch(mode=0o600)
+    _warn_of_readable_keys(ServeSettings(INDEX, read_key_file=file))
+    assert capsys.readouterr().err == ""
+    file.chmod(0o644)
+    _warn_of_readable_keys(ServeSettings(INDEX, read_key_file=file))
+    assert f"other users of this machine can read {file}: chmod 600" in capsys.readouterr().err
 
 
 def test_bad_input_is_one_line(index_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,21 +1,26 @@
 """Atomic files: a file is complete or absent, even after a crash."""
 
 import os
+import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryFile
 
+UNFINISHED = re.compile(r"\.[0-9a-f]{16}-.")
+
 LOCK = "run.lock"  # in a folder that a command writes into; see folder_lock.py
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
     """Yield a temporary path in the same folder, which replaces ``path`` if the ``with`` block succeeds.
 
     Args:
         path: File to write; its folder is created.
+        private: Only the owner may read the file.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -26,13 +31,28 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{token_hex(8)}-{path.name}")
-    unfinished.touch(exist_ok=False)
+    unfinished.touch(0o600 if private else 0o666, exist_ok=False)
     try:
         yield unfinished
         flush(unfinished)
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: Path, *, older_than: float = 0) -> None:
+    """Remove the temporary files of ``replacing`` that a killed process left in a folder.
+
+    Args:
+        folder: The folder; it need not exist.
+        older_than: Age in seconds of files to remove; younger ones may belong to a running process.
+    """
+    for file in folder.glob(".*"):
+        if not UNFINISHED.match(file.name):
+            continue
+        with suppress(OSError):  # removed by somebody else, or not ours to remove
+            if time.time() - file.stat().st_mtime >= older_than:
+                file.unlink()
 
 
 def require_writable(path: Path) -> None:

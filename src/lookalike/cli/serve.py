@@ -66,6 +66,7 @@ def run(argv: list[str]) -> int:
 
     keys = Keys.load(settings.read_key_file, settings.write_key_file, os.environ)
     _require_keys(settings, keys)
+    _warn_of_readable_keys(settings)
     limits = Limits(
         upload_bytes=round(1e6 * settings.upload_megabytes),
         pixels=round(1e6 * settings.megapixels),
@@ -138,6 +139,12 @@ def _require_keys(settings: ServeSettings, keys: "Keys") -> None:
             f"lookalike serve: no keys are set: everybody who reaches {settings.names[0]} can search, add and delete, "
             "unless a proxy in front of this server checks access"
         )
+
+
+def _warn_of_readable_keys(settings: ServeSettings) -> None:
+    for file in (settings.read_key_file, settings.write_key_file):
+        if file is not None and os.name == "posix" and file.expanduser().stat().st_mode & 0o077:
+            print_status(f"lookalike serve: other users of this machine can read {file}: chmod 600 {file}")
 
 
 def _accepted_hosts(settings: ServeSettings) -> list[str] | None:

@@ -21,6 +21,8 @@ SECONDS_OF_OTHERS = 0.01
 QUICK_SECONDS = 0.4
 QUICK_BYTES = 40_000_000
 COEFFICIENT_BYTES = 6  # per pixel of a JPEG with several scans, which needs all coefficients at once
+MOST_HEADER_READS = 20_000  # of a file; a header of millions of tiny pieces would take seconds
+MOST_READS = 100_000
 STRIP_TAGS = (TiffImagePlugin.STRIPOFFSETS, TiffImagePlugin.TILEOFFSETS)
 
 
@@ -96,6 +98,20 @@ class Decoded(NamedTuple):
     jpeg: bytes | None
 
 
+class _CountedFile(BytesIO):
+    """A file in memory that may be read a limited number of times, however small the pieces."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.reads_left = MOST_HEADER_READS
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.reads_left -= 1
+        if self.reads_left < 0:
+            raise Refused(415, "not_a_picture", "the file consists of too many pieces")
+        return super().read(size)
+
+
 def run(job: Job, data: bytes) -> Decoded:
     """Decode one picture.
 
@@ -149,8 +165,11 @@ def as_jpeg(picture: Image.Image, *, side: int | None = None) -> bytes:
 
 def _open(job: Job, data: bytes, at_least: int | None) -> tuple[Image.Image, bool]:
     """Decode ``data``; also return whether the picture was decoded smaller than it is."""
+    file = _CountedFile(data)
     try:
-        image = open_header(BytesIO(data), "upload")
+        image = open_header(file, "upload")
+    except (Refused, MemoryError):
+        raise
     except Exception:  # a crafted file can make a decoder raise anything
         if job.bounds is None:
             raise _gone() from None
@@ -158,6 +177,7 @@ def _open(job: Job, data: bytes, at_least: int | None) -> tuple[Image.Image, boo
     full_size = image.size
     scans = _count_scans(image, data)
     _check_header(image, scans, job.bounds)
+    file.reads_left = MOST_READS
     try:
         if at_least is not None:
             image.draft(None, (at_least, at_least))
@@ -171,7 +191,7 @@ def _open(job: Job, data: bytes, at_least: int | None) -> tuple[Image.Image, boo
             if (was_interlaced or _last_row_is_empty(image)) and not png.is_complete(data):
                 raise ValueError("rows are missing")
         return decode(image), is_reduced
-    except (Costly, MemoryError):
+    except (Costly, Refused, MemoryError):
         raise
     except Exception:
         if job.bounds is None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from lookalike._util.files import flush, require_writable, write_text
+from lookalike._util.files import flush, remove_unfinished, require_writable, write_text
 from lookalike._util.untrusted import parse_json, read_json
 from lookalike.data.pictures import BrokenData
 from lookalike.index.kinds import KINDS
@@ -36,6 +36,7 @@ LARGEST_DIM = 2**16
 LOCK = "writer.lock"
 MODEL_EXTRAS = ("figures.json", "settings.yaml", "data.json")  # of a run: its metrics, settings and data
 UNFINISHED = ".unfinished-index"
+LEFTOVER_SECONDS = 600  # a reader may be writing its cache without the lock
 
 
 class BrokenIndex(BrokenData):
@@ -246,6 +247,7 @@ class WriterLock:
         self._threads = RLock()
         self._depth = 0
         self._lock = FileLock(path / LOCK, timeout=0, thread_local=False)
+        self._is_clean = False
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -273,3 +275,6 @@ class WriterLock:
             self._lock.acquire()
         except Timeout:
             raise IndexInUse(f"{self.path} is being written by another process: try again when it is done") from None
+        if not self._is_clean:
+            remove_unfinished(self.path, older_than=LEFTOVER_SECONDS)
+            self._is_clean = True

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lookalike._util.files import flush, replacing
+from lookalike._util.files import flush, remove_unfinished, replacing
 from lookalike.index import filters
 from lookalike.index.base import Index
 from lookalike.index.folder import ChangedPicture, check_unchanged
@@ -45,6 +45,7 @@ class Collection:
 
     def __init__(self, idx: Index) -> None:
         self.idx = idx
+        remove_unfinished(idx.path / UPLOADS)
         self._write_lock = Lock()
         self._map_lock = Lock()
         self._keys_lock = Lock()
@@ -146,7 +147,7 @@ class Collection:
             if most_items is not None and self.idx.count() >= most_items and self.idx.get([item.id])[0] is None:
                 raise ApiError(403, "full", f"the collection may have at most {most_items:,} items")
             # The picture first, then the entry: the entry is what counts.
-            with replacing(file) as unfinished:
+            with replacing(file, private=True) as unfinished:
                 unfinished.write_bytes(jpeg)
             flush(file.parent)
             try:

@@ -227,7 +227,17 @@ class _Worker:
             process.wait()
 
     def run(self, job: Job, data: bytes) -> tuple[dict[str, Any], bytes]:
-        """Send a job and wait for the answer; kill the process if it takes too long."""
+        """Send a job and wait for the answer; kill the process if it takes too long.
+
+        A process that ends by itself is started again once: it may have ended before it saw the picture.
+        """
+        answer = self._exchange(job, data) or self._exchange(job, data)
+        if answer is None:
+            raise ApiError(415, "not_a_picture", "the picture is damaged or incomplete")  # its decoder crashes
+        return answer
+
+    def _exchange(self, job: Job, data: bytes) -> tuple[dict[str, Any], bytes] | None:
+        """Send a job and return the answer; None if the process ended by itself."""
         self.start()
         process = self._process
         if self._closed or process is None or process.stdin is None or process.stdout is None:
@@ -260,7 +270,7 @@ class _Worker:
             raise busy("the picture could not be decoded in time")
         if returncode == -signal.SIGXCPU:
             raise ApiError(422, "too_costly", f"decoding takes more than {self._limits.cpu_seconds} seconds")
-        raise ApiError(415, "not_a_picture", "the picture is damaged or incomplete")  # its decoder crashed
+        return None
 
 
 def _set_result(task: _Task, answer: tuple[dict[str, Any], bytes]) -> None:
