@@ -161,3 +161,17 @@ def test_patched_faiss_search_still_works() -> None:
     _, places = Structure.build("flat", vectors).search(vectors[:4], 3, mask)
     assert places[0, 0] == 0
     assert (places % 2 == 0).all()
+
+
+def test_every_flipped_bit_of_a_stored_structure_is_noticed(model: TrainedModel, tmp_path: Path) -> None:
+    with index.create(tmp_path / "i", model, kind="hnsw") as idx:
+        idx.add(make_items(COUNT), draw(COUNT))
+        idx.save()
+    file = tmp_path / "i" / "index.faiss"
+    whole = file.read_bytes()
+    rng = np.random.default_rng(0)
+    for position in [*range(512), *rng.integers(512, len(whole), 200).tolist()]:
+        content = bytearray(whole)
+        content[position] ^= 1 << int(rng.integers(8))
+        file.write_bytes(content)
+        assert read_cache(file) is None, position

@@ -1,6 +1,6 @@
 """``index.faiss``: an IVF or HNSW structure on disk, with row numbers and the state of the database it was built from.
 
-    512 bytes       JSON: kind, count, state, and the digest of all that follows
+    512 bytes       JSON: kind, count, state, and the digest of these and of all that follows
     8 n bytes       row number of each position, int64
     n bytes         1 where the item still existed
     the rest        as FAISS writes it
@@ -24,7 +24,7 @@ from lookalike.index.kinds import Structure, load_faiss
 
 FILE = "index.faiss"
 HEADER_BYTES = 512
-FORMAT = 1
+FORMAT = 2
 BLOCK = 1 << 20
 
 
@@ -58,15 +58,15 @@ def write_cache(path: Path, cached: Cached) -> None:
         write(cached.numbers.astype("<i8").tobytes())
         write(cached.alive.astype(np.uint8).tobytes())
         faiss.write_index(cached.structure.index, faiss.PyCallbackIOWriter(write))
-        header = {
+        header: dict[str, Any] = {
             "format": FORMAT,
             "kind": cached.structure.kind,
             "trained_on": cached.structure.trained_on,
             "recall": cached.structure.recall,
             "count": len(cached.numbers),
             "state": list(cached.state),
-            "digest": digest.hexdigest(),
         }
+        header["digest"] = _with_header(digest, header)
         file.seek(0)
         file.write(json.dumps(header).encode().ljust(HEADER_BYTES))
 
@@ -77,7 +77,8 @@ def read_cache(path: Path) -> Cached | None:
     try:
         with path.open("rb") as file:
             header = parse_json(file.read(HEADER_BYTES).decode())
-            if header["format"] != FORMAT or header["digest"] != _digest(file):
+            expected = header.pop("digest")
+            if header["format"] != FORMAT or expected != _digest(file, header):
                 return None
             file.seek(HEADER_BYTES)
             count = int(header["count"])
@@ -92,8 +93,14 @@ def read_cache(path: Path) -> Cached | None:
     return Cached(structure, numbers, alive, State(*header["state"]))
 
 
-def _digest(file: BinaryIO) -> str:
+def _digest(file: BinaryIO, header: dict[str, Any]) -> str:
     digest = blake2b(digest_size=16)
     while block := file.read(BLOCK):
         digest.update(block)
+    return _with_header(digest, header)
+
+
+def _with_header(digest: blake2b, header: dict[str, Any]) -> str:
+    """The digest of what was hashed so far and the header."""
+    digest.update(json.dumps(header, sort_keys=True).encode())
     return digest.hexdigest()
