@@ -164,7 +164,10 @@ def test_generalized_sum_pooling(name: str) -> None:
             "memory": 1024,
             "delay": 0,
         }
-        assert (found["zero_shot"], found["zero_shot_settings"]) == (0.1, {"ridge": 0.05, "scale": 9.5})
+        assert (found["zero_shot"], found["zero_shot_settings"]) == (
+            0.1,
+            {"ridge": 0.05, "scale": 9.5, "printed": False},
+        )
     assert "zero_shot" not in run(name, pooling="gsp")
     assert run(name, pooling="average")["pooling_settings"] == {}
 

@@ -72,8 +72,24 @@ def test_the_loss_is_the_published_one(dtype, tolerance, seed, labels, width, ri
     assert loss.parts["skipped"] == 0
 
 
+@pytest.mark.parametrize("labels", [[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 1, 5], [3, 3, 3]])
+def test_the_printed_form_adds_the_means_of_the_halves(labels):
+    labels = torch.tensor(labels)
+    attributes = torch.rand(len(labels), 5, dtype=torch.float64)
+    loss = ZeroShot(6, 4, scale=1.0, printed=True).double()
+    value = loss(torch.zeros(len(labels), 4), labels, attributes).value
+    first = split_by_class(labels)
+    embeddings = loss.label_embeddings.detach()
+    expected = 0.0
+    if first.any():
+        predicted = predict_across(attributes, embeddings[labels], first, 0.05)
+        losses = -(predicted @ embeddings.T).log_softmax(1)[torch.arange(len(labels)), labels]
+        expected = float(losses[first].mean() + losses[~first].mean())
+    assert value.item() == pytest.approx(expected, rel=1e-10)
+
+
 def test_the_defaults_are_the_authors():
-    assert ZeroShot(3, 2).settings == {"classes": 3, "dim": 2, "ridge": 0.05, "scale": 9.5}
+    assert ZeroShot(3, 2).settings == {"classes": 3, "dim": 2, "ridge": 0.05, "scale": 9.5, "printed": False}
 
 
 @settings(max_examples=60, deadline=None)

@@ -32,6 +32,9 @@ STIR = 1_350_490_027
 class ZeroShot(Objective):
     """classes, dim: how many label embeddings, and their size, which in the papers is that of the embeddings.
 
+    printed: the sum of the two halves' means, as the papers print it; set scale to 1 as well. Otherwise the mean over
+    the batch, as in the authors' code.
+
     A batch of one class cannot be split: its loss is 0 and has no gradients, as ``skipped`` in the log and
     ``skipped_share`` afterwards tell.
 
@@ -46,12 +49,13 @@ class ZeroShot(Objective):
     steps: Tensor  # batches seen in training
     skipped: Tensor  # those among them that could not be split
 
-    def __init__(self, classes: int, dim: int, ridge: float = 0.05, scale: float = 9.5) -> None:
+    def __init__(self, classes: int, dim: int, ridge: float = 0.05, scale: float = 9.5, printed: bool = False) -> None:
         check_count("classes", classes, 2)
         check_count("dim", dim)
         check_range("ridge", ridge, 0, None)
         check_range("scale", scale, 0, None)
-        super().__init__(classes=classes, dim=dim, ridge=ridge, scale=scale)
+        super().__init__(classes=classes, dim=dim, ridge=ridge, scale=scale, printed=printed)
+        self.printed = printed
         self.classes = classes
         self.ridge = ridge
         self.scale = scale
@@ -86,8 +90,13 @@ class ZeroShot(Objective):
         if self.training:
             self.steps += 1
             self.skipped += ~is_split
+        losses = cross_entropy(logits, labels, reduction="none")
+        value = losses.mean()
+        if self.printed:
+            value = losses[None].where(torch.stack([first, ~first]), 0.0).sum(1)
+            value = (value / torch.stack([first.sum(), (~first).sum()]).clamp(min=1)).sum()
         return Loss(
-            cross_entropy(logits, labels).where(is_split, 0.0),
+            value.where(is_split, 0.0),
             {"zero-shot accuracy": accuracy.where(is_split, 0.0), "skipped": (~is_split).to(logits.dtype)},
         )
 

@@ -78,7 +78,7 @@ class Settings:
         least=0,
         below=1,
     )
-    zero_shot_settings: dict[str, Any] = setting({}, "settings of the zero-shot loss: ridge and scale")
+    zero_shot_settings: dict[str, Any] = setting({}, "settings of the zero-shot loss: ridge, scale and printed")
     memory: int = setting(0, "batches in a cross-batch memory; 0: none", least=0)
     memory_form: Literal["official", "distinct"] = setting(
         "official", "official: enqueue the batch, compare with all of a full memory; distinct: every pair counts once"
