@@ -19,7 +19,7 @@ from lookalike.data.names import as_text
 from lookalike.index.filters import Condition, parse
 from lookalike.index.items import Hit, Item, Vectors, check_ids, check_items, check_vectors
 from lookalike.index.kinds import check_kind
-from lookalike.index.storage import MODEL, About, WriterLock, WrongModel, fingerprint_of
+from lookalike.index.storage import MODEL, About, BrokenIndex, WriterLock, WrongModel, fingerprint_of
 
 MOST = 10_000  # neighbours per search
 QUERIES_AT_ONCE = 64
@@ -91,10 +91,19 @@ class Index(ABC):
 
         Returns:
             A ``lookalike.inference.model.TrainedModel``.
+
+        Raises:
+            BrokenIndex: If it is damaged.
         """
         from lookalike.inference.model import load
 
-        return load(self.path / MODEL, device)
+        model = load(self.path / MODEL, device)
+        if fingerprint_of(model) != self.fingerprint:
+            raise BrokenIndex(
+                f"{self.path / MODEL} is damaged or of another index: its fingerprint is not that in index.json. "
+                "Copy the model from its run again, or make a new index"
+            )
+        return model
 
     def check_model(self, model: Any) -> None:
         """Check that a model is the one that the index was made with.

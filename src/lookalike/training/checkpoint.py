@@ -4,13 +4,14 @@ settings.yaml      resolved settings
 data.json          what it was trained and validated on
 model.json, model.safetensors   best weights so far; ``lookalike.load`` reads them
 metrics.csv, events*            losses and metrics over time, for tables and TensorBoard
-state/last.pt      state to resume from
+state/last.pt      state to resume from; previous.pt, the one before; checksums.json, of both
 figures.json       summary
 run.lock           held while a process trains
 """
 
 import csv
 import json
+import shutil
 from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import yaml
 
+from lookalike._util.checksums import hash_content, read_checksums, write_checksums
 from lookalike._util.files import LOCK, replacing, require_writable, write_text
 from lookalike._util.folder_lock import FolderLock
 from lookalike._util.suggestions import did_you_mean
@@ -39,7 +41,12 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.state_note = ""  # about the state that was read
         self._lock = FolderLock(path)
+        self._previous_file = path / "state" / "previous.pt"
+        self._checksum_file = path / "state" / "checksums.json"
+        self._good: list[str] = []  # checksum of the good state on disk
+        self._last_is_good = False  # a damaged state must not become the one before
 
     def lock(self) -> None:
         """Keep other processes from training in this folder, which is created.
@@ -144,15 +151,21 @@ class RunFolder:
             return list(csv.DictReader(file))
 
     def write_state(self, state: dict[str, Any]) -> None:
-        """Write the state to resume from; OSError if the disk is full."""
+        """Write the state to resume from, and keep the one before it; OSError if the disk is full."""
         with replacing(self.state_file) as unfinished:
             try:
                 torch.save(state, unfinished)
             except RuntimeError as error:  # raised by torch if the disk is full
                 raise OSError(f"{self.state_file} could not be written, is the disk full? {error}") from error
+            checksum = hash_content(unfinished)
+            write_checksums(self._checksum_file, [checksum, *self._good])
+            if self._last_is_good:
+                with replacing(self._previous_file) as copy:
+                    _link_or_copy(self.state_file, copy)
+        self._good, self._last_is_good = [checksum], True
 
     def read_state(self, mapped: bool = False) -> dict[str, Any]:
-        """Read the state that was saved last.
+        """Read the state that was saved last, or the one before it if that is damaged; ``state_note`` says so.
 
         Args:
             mapped: Leave tensors on disk until they are used.
@@ -161,14 +174,40 @@ class RunFolder:
             The state.
 
         Raises:
-            ValueError: If the file is damaged.
+            ValueError: If both are damaged.
         """
+        self.state_note = ""
+        accepted = read_checksums(self._checksum_file)
+        if accepted is None:
+            self.state_note = (
+                f"{self.state_file} has no checksum, so damage cannot be noticed: an earlier version wrote it"
+            )
         try:
-            return torch.load(self.state_file, map_location="cpu", weights_only=True, mmap=mapped)
+            return self._load_state(self.state_file, accepted, mapped)
+        except ValueError:
+            if accepted is None or not self._previous_file.exists():
+                raise
+            state = self._load_state(self._previous_file, accepted, mapped)
+        step = state["progress"]["step"]
+        self.state_note = f"{self.state_file} is damaged: continuing from the state before it, after step {step}"
+        return state
+
+    def _load_state(self, path: Path, accepted: list[str] | None, mapped: bool) -> dict[str, Any]:
+        checksum = ""
+        try:
+            checksum = hash_content(path)
+            if accepted is None or checksum in accepted:
+                state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
         except Exception as error:
             raise ValueError(
-                f"{self.state_file} cannot be read: it is no state of a run, or damaged ({type(error).__name__})"
+                f"{path} cannot be read: it is no state of a run, or damaged ({type(error).__name__})"
             ) from None
+        if accepted is not None and checksum not in accepted:
+            raise ValueError(
+                f"{path} cannot be read: its checksum differs, so it is damaged. Restore a copy, or start a new run"
+            )
+        self._good, self._last_is_good = [checksum], path == self.state_file
+        return state
 
 
 class Checkpoint:
@@ -226,6 +265,14 @@ def to_yaml(settings: Settings, comments: bool = False) -> str:
         line = yaml.safe_dump({entry.name: values[entry.name]}, default_flow_style=True, width=10**6)
         lines.append(f"{line.strip()[1:-1]}  # {entry.metadata['help']}")
     return "\n".join(lines) + "\n"
+
+
+def _link_or_copy(source: Path, copy: Path) -> None:
+    copy.unlink()
+    try:
+        copy.hardlink_to(source)
+    except OSError:  # a file system without links
+        shutil.copyfile(source, copy)
 
 
 def _plain(value: Any) -> Any:

@@ -112,6 +112,8 @@ def set_up(settings: Settings, folder: RunFolder, stop: StopRequest, pictures: P
     if previous is not None:
         if folder.state_file.exists():
             state = folder.read_state()
+            if folder.state_note:
+                notes.append(folder.state_note)
         same_data = state is None or state["data"] == fingerprints
         if state is not None and state["data"] == [fingerprint_without_content(table) for table in tables]:
             same_data = True
