@@ -207,6 +207,18 @@ def test_a_full_slow_lane_gets_503() -> None:
         decoder.close()
 
 
+def test_pictures_that_wait_too_long_get_503() -> None:
+    decoder = Decoder(3)
+    try:
+        large = encoded(Image.new("RGB", (7000, 7000)))
+        errors = [future.exception(60) for future in [decoder.submit(JOB, large, "a") for _ in range(5)]]
+    finally:
+        decoder.close()
+    statuses = [getattr(error, "status", 200) for error in errors]
+    assert set(statuses) <= {200, 503}
+    assert 503 in statuses
+
+
 def test_clients_take_turns() -> None:
     decoder = Decoder(60, quick=QUICK._replace(workers=1))
     finished: list[str] = []

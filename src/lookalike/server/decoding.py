@@ -29,6 +29,7 @@ from lookalike.server.errors import ApiError, busy
 
 COMMAND = (sys.executable, "-c", "from lookalike.data.decode_worker import main; main()")
 CLOSING = "the server is closing"
+LONGEST_WAIT = 3  # a picture may wait one third of the time of a request; the rest is for decoding and the model
 
 
 class LaneLimits(NamedTuple):
@@ -62,7 +63,7 @@ class _Task:
         self.job = job
         self.data = data
         self.client = client
-        self.given_up_at = time.monotonic() + seconds
+        self.given_up_at = time.monotonic() + seconds / LONGEST_WAIT
         self.future: Future[Decoded] = Future()
 
     def fail(self, error: Exception) -> None:
@@ -75,7 +76,7 @@ class Decoder:
     """Decodes pictures in processes, which start with the first picture or ``start``.
 
     Args:
-        seconds: Time after which nobody waits for a picture any more.
+        seconds: Time to answer a request; a picture that waited for a third of it gets 503.
         quick: Bounds of the quick lane.
         slow: Bounds of the slow lane.
     """
@@ -179,7 +180,9 @@ class _Lane:
                     return
                 task = heappop(self._waiting)[-1]
             try:
-                if not task.future.cancelled() and time.monotonic() < task.given_up_at:
+                if time.monotonic() >= task.given_up_at:
+                    raise busy("too many pictures are waiting to be decoded")
+                if not task.future.cancelled():
                     self._finish(task, worker)
             except ApiError as error:
                 task.fail(error)
