@@ -42,8 +42,9 @@ def greedy_k_centre(points: Tensor, k: int, chosen: Tensor | None = None) -> KCe
         ValueError: If there are fewer than ``k`` points, or if shapes do not match.
         TypeError: If a tensor is not of floating point.
 
-    >>> greedy_k_centre(torch.tensor([[0.0], [1.0], [10.0]]), 2)
-    KCentre(indices=tensor([1, 2]), radii=tensor([9., 1.]))
+    Examples:
+        >>> greedy_k_centre(torch.tensor([[0.0], [1.0], [10.0]]), 2)
+        KCentre(indices=tensor([1, 2]), radii=tensor([9., 1.]))
     """
     check_count("k", k)
     _check_points("points", points)
@@ -94,8 +95,9 @@ def covering_radius(points: Tensor, centres: Tensor) -> Tensor:
     Raises:
         ValueError: If the dimensions differ.
 
-    >>> covering_radius(torch.tensor([[0.0], [1.0], [10.0]]), torch.tensor([[0.0], [9.0]]))
-    tensor(1.)
+    Examples:
+        >>> covering_radius(torch.tensor([[0.0], [1.0], [10.0]]), torch.tensor([[0.0], [9.0]]))
+        tensor(1.)
     """
     _check_points("points", points)
     _check_points("centres", centres)

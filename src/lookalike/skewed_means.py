@@ -46,8 +46,9 @@ class SkewedMean:
         ValueError: If the kind is unknown or the knob does not fit it.
         TypeError: If the knob is not a number.
 
-    >>> SkewedMean("power", -1)(torch.tensor([1.0, 0.5]))
-    tensor(0.6667)
+    Examples:
+        >>> SkewedMean("power", -1)(torch.tensor([1.0, 0.5]))
+        tensor(0.6667)
     """
 
     kind: str = "power"
@@ -103,8 +104,9 @@ def k_skewed_mean(values: Tensor, k: int, dim: int = -1, *, mask: Tensor | None 
         ValueError: If there are fewer than ``|k|`` values, or ``k`` is 0.
         TypeError: If ``k`` is no whole number or the values are not of floating point.
 
-    >>> k_skewed_mean(torch.tensor([1.0, 4.0, 2.0]), 2), k_skewed_mean(torch.tensor([1.0, 4.0, 2.0]), -1)
-    (tensor(3.), tensor(1.))
+    Examples:
+        >>> k_skewed_mean(torch.tensor([1.0, 4.0, 2.0]), 2), k_skewed_mean(torch.tensor([1.0, 4.0, 2.0]), -1)
+        (tensor(3.), tensor(1.))
     """
     if isinstance(k, bool) or not isinstance(k, int):
         raise TypeError(f"k must be a whole number, got {k!r}")
@@ -138,8 +140,9 @@ def log_exp_mean(values: Tensor, knob: float, dim: int = -1, *, weights: Tensor 
         ValueError: If there are no values or the knob is NaN.
         TypeError: If the values are not of floating point or the knob is not a number.
 
-    >>> log_exp_mean(torch.tensor([0.0, 1.0]), 1e-9), log_exp_mean(torch.tensor([0.0, 1.0]), 1e9)
-    (tensor(0.5000), tensor(1.))
+    Examples:
+        >>> log_exp_mean(torch.tensor([0.0, 1.0]), 1e-9), log_exp_mean(torch.tensor([0.0, 1.0]), 1e9)
+        (tensor(0.5000), tensor(1.))
     """
     _check_knob(knob)
     values, weights = _prepare(values, weights, dim)
@@ -172,8 +175,9 @@ def power_mean(values: Tensor, knob: float, dim: int = -1, *, weights: Tensor | 
         ValueError: If a value is negative, there are no values, or the knob is NaN.
         TypeError: If the values are not of floating point or the knob is not a number.
 
-    >>> power_mean(torch.tensor([1.0, 4.0]), 0), power_mean(torch.tensor([0.0, 4.0]), -1)
-    (tensor(2.), tensor(0.))
+    Examples:
+        >>> power_mean(torch.tensor([1.0, 4.0]), 0), power_mean(torch.tensor([0.0, 4.0]), -1)
+        (tensor(2.), tensor(0.))
     """
     _check_knob(knob)
     values, weights = _prepare(values, weights, dim)

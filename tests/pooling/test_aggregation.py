@@ -8,10 +8,8 @@ from torch import Tensor, nn
 
 from lookalike.models.embedder import Head
 from lookalike.pooling import _POOLINGS, Pooling
-from lookalike.pooling.bilinear import BilinearPool
-from lookalike.pooling.compact_bilinear import CompactBilinearPool
-from lookalike.pooling.netvlad import NetVladPool
-from lookalike.pooling.ot_aggregation import OptimalTransportPool
+from lookalike.pooling.bilinear import BilinearPool, CompactBilinearPool
+from lookalike.pooling.per_prototype import NetVladPool, OptimalTransportPool
 from lookalike.pooling.with_gsp import GemWithGsp, MaxWithGsp
 
 DIM = 5

@@ -13,11 +13,9 @@ from torch import Tensor
 from lookalike.geometry import clip
 from lookalike.models.embedder import Head
 from lookalike.pooling import _POOLINGS, GeneralizedSumPool
-from lookalike.pooling.bilinear import BilinearPool, signed_root
-from lookalike.pooling.compact_bilinear import CompactBilinearPool
-from lookalike.pooling.netvlad import NetVladPool
-from lookalike.pooling.ot_aggregation import OptimalTransportPool, sinkhorn
-from lookalike.pooling.power import GeneralizedMeanPool
+from lookalike.pooling.bilinear import BilinearPool, CompactBilinearPool, signed_root
+from lookalike.pooling.per_channel import GeneralizedMeanPool
+from lookalike.pooling.per_prototype import NetVladPool, OptimalTransportPool, sinkhorn
 from lookalike.pooling.with_gsp import GemWithGsp, MaxWithGsp
 
 seeds = st.integers(0, 2**31)
@@ -250,7 +248,7 @@ def test_compact_bilinear_by_circular_convolution(seed: int, masked: bool, size:
     bags, mask = random_bags(seed, dim=4)
     pool = CompactBilinearPool(4, out_dim=size, seed=seed)
     sketches = pool.sketch(bags.masked_fill(~mask.unsqueeze(-1), 0), mask) if masked else pool.sketch(bags)
-    np.testing.assert_allclose(pool._placed(bags), pool._transformed(bags), atol=1e-12)
+    np.testing.assert_allclose(pool._sketch_products(bags), pool._sketch_by_fft(bags), atol=1e-12)
     vectors = pool(bags, mask if masked else None)
     for row in range(2):
         features = present(bags, mask, row, masked)

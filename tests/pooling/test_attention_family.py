@@ -9,15 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from lookalike.pooling import base
-from lookalike.pooling.attention import AttentionPool
+from lookalike.pooling.attention import AttentionPool, DelfPool, SimPool
+from lookalike.pooling.attention_blocks import CbamPool, GsopPool, SolarPool
 from lookalike.pooling.base import Pooling
-from lookalike.pooling.cbam import CbamPool
-from lookalike.pooling.delf import DelfPool
-from lookalike.pooling.gsop import GsopPool
+from lookalike.pooling.feature_weights import SmkPool
 from lookalike.pooling.layers import PresentBatchNorm
-from lookalike.pooling.simpool import SimPool
-from lookalike.pooling.smk import SmkPool
-from lookalike.pooling.solar import SolarPool
 
 DIM = 6
 CASES: dict[str, Callable[[], Pooling]] = {

@@ -9,14 +9,10 @@ from numpy.typing import NDArray
 from timm.layers.cbam import CbamModule
 from torch import Tensor, nn
 
-from lookalike.pooling.attention import AttentionPool
+from lookalike.pooling.attention import AttentionPool, DelfPool, SimPool
+from lookalike.pooling.attention_blocks import CbamPool, GsopPool, SolarPool
 from lookalike.pooling.base import Pooled, Pooling
-from lookalike.pooling.cbam import CbamPool
-from lookalike.pooling.delf import DelfPool
-from lookalike.pooling.gsop import GsopPool
-from lookalike.pooling.simpool import SimPool
-from lookalike.pooling.smk import SmkPool
-from lookalike.pooling.solar import SolarPool
+from lookalike.pooling.feature_weights import SmkPool
 
 Array = NDArray[np.float64]
 DIM, GRID = 4, (3, 2)
@@ -260,7 +256,7 @@ def put(pool: Pooling, **values: list[float]) -> Pooling:
     with torch.no_grad():
         for name, tensor in pool.state_dict().items():
             name = name.replace(".", "_")
-            if "norm_" in name and "simpool" not in type(pool).__module__:  # batch norms that change nothing
+            if "norm_" in name and not isinstance(pool, SimPool):  # batch norms that change nothing
                 tensor.fill_({"weight": 1.0, "variance": 1 - 1e-5}.get(name.rsplit("_")[-1], 0.0))
             else:
                 tensor.copy_(torch.tensor(values.pop(name, [0.0] * tensor.numel())).reshape(tensor.shape))

@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lookalike.pooling import AveragePool, GeneralizedSumPool, MaxPool, Pooling
-from lookalike.pooling.crow import CrossDimensionalPool
-from lookalike.pooling.extremes import WeldonPool
-from lookalike.pooling.generalized_max import GeneralizedMaxPool
-from lookalike.pooling.power import GeneralizedMeanPool, LogSumExpPool
-from lookalike.pooling.sum_of_two import AveragePlusMaxPool, SumOfTwo
+from lookalike.pooling.feature_weights import CrossDimensionalPool, GeneralizedMaxPool
+from lookalike.pooling.per_channel import AveragePlusMaxPool, GeneralizedMeanPool, LogSumExpPool, SumOfTwo, WeldonPool
 
 Reference = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # features (n, D) of one bag -> vector, weights
 

@@ -22,12 +22,13 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
         path: File to write; its folder is created.
         private: Only the owner may read the file.
 
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     with replacing(Path(folder) / "a.txt") as unfinished:
-    ...         _ = unfinished.write_text("whole")
-    ...     (Path(folder) / "a.txt").read_text()
-    'whole'
+    Examples:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     with replacing(Path(folder) / "a.txt") as unfinished:
+        ...         _ = unfinished.write_text("whole")
+        ...     (Path(folder) / "a.txt").read_text()
+        'whole'
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{token_hex(8)}-{path.name}")

@@ -11,8 +11,9 @@ def digest(*parts: str | bytes) -> str:
     Args:
         parts: The sequence; its division into parts matters.
 
-    >>> len(digest("a", "b")), digest("ab", "c") == digest("a", "bc")
-    (32, False)
+    Examples:
+        >>> len(digest("a", "b")), digest("ab", "c") == digest("a", "bc")
+        (32, False)
     """
     state = blake2b(digest_size=KEY_LENGTH // 2)
     for part in parts:

@@ -55,8 +55,9 @@ def progress(total: int, what: str, unit: str = " pictures", quiet: bool = False
 def format_duration(seconds: float) -> str:
     """Format a duration in its natural unit.
 
-    >>> format_duration(42), format_duration(600), format_duration(9000), format_duration(400000)
-    ('42 s', '10 min', '2.5 h', '4.6 days')
+    Examples:
+        >>> format_duration(42), format_duration(600), format_duration(9000), format_duration(400000)
+        ('42 s', '10 min', '2.5 h', '4.6 days')
     """
     for size, unit, digits in ((86400, "days", 1), (3600, "h", 1), (60, "min", 0)):
         if seconds >= 2 * size:

@@ -11,8 +11,11 @@ def closest(wrong: str, names: Iterable[str]) -> str | None:
         wrong: The misspelt name.
         names: Existing names.
 
-    >>> closest("--poolling", ["--pooling", "--loss"]), closest("Proxy_Anchor", ["proxy-anchor"]), closest("x", ["abc"])
-    ('--pooling', 'proxy-anchor', None)
+    Examples:
+        >>> closest("--poolling", ["--pooling", "--loss"]), closest("x", ["abc"])
+        ('--pooling', None)
+        >>> closest("Proxy_Anchor", ["proxy-anchor"])
+        'proxy-anchor'
     """
     by_key = {_key(name): name for name in names}
     matches = get_close_matches(_key(wrong), list(by_key), n=1)
@@ -28,8 +31,9 @@ def did_you_mean(wrong: str, names: Iterable[str]) -> str:
         wrong: The misspelt name.
         names: Existing names.
 
-    >>> did_you_mean("poolling", ["pooling", "loss"]), did_you_mean("x", ["pooling"])
-    (" (did you mean 'pooling'?)", '')
+    Examples:
+        >>> did_you_mean("poolling", ["pooling", "loss"]), did_you_mean("x", ["pooling"])
+        (" (did you mean 'pooling'?)", '')
     """
     match = closest(wrong, names)
     if match is None:

@@ -131,8 +131,9 @@ def _has_pictures(folder: Path) -> bool:
 def is_address(text: str) -> bool:
     """Return whether a path is really an address of Milvus. A ``Path`` has lost one slash of the URL.
 
-    >>> [is_address(text) for text in ("http:/host:19530", "https://host", "mine.db", "mine.idx", "C:/mine")]
-    [True, True, True, False, False]
+    Examples:
+        >>> [is_address(text) for text in ("http:/host:19530", "https://host", "mine.db", "mine.idx", "C:/mine")]
+        [True, True, True, False, False]
     """
     return re.match(r"\w{2,}:/", text) is not None or text.endswith(".db")
 

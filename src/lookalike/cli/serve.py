@@ -115,8 +115,9 @@ def run(argv: list[str]) -> int:
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can connect to an address.
 
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("example.org")
-    (True, True, False, False)
+    Examples:
+        >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("example.org")
+        (True, True, False, False)
     """
     if host.lower() == "localhost":
         return True

@@ -180,8 +180,9 @@ def sub_classes(split: str = SPLIT, seed: int = 0) -> Division:
     Returns:
         split -> super-class -> sub-classes.
 
-    >>> sub_classes("2/1/2")["train"]["fish"], sub_classes("2/1/2")["test"]["fish"]
-    (('ray', 'trout'), ('flatfish', 'aquarium_fish'))
+    Examples:
+        >>> sub_classes("2/1/2")["train"]["fish"], sub_classes("2/1/2")["test"]["fish"]
+        (('ray', 'trout'), ('flatfish', 'aquarium_fish'))
     """
     check_count("seed", seed, least=0)
     numbers = _numbers("split", split, (2, 3), least=0)

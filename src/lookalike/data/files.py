@@ -187,8 +187,9 @@ def raise_problems(name: str, problems: Sequence[Problem]) -> None:
 def counted(number: int, what: str) -> str:
     """Write a number with its noun.
 
-    >>> counted(1, "picture"), counted(2000, "picture")
-    ('1 picture', '2,000 pictures')
+    Examples:
+        >>> counted(1, "picture"), counted(2000, "picture")
+        ('1 picture', '2,000 pictures')
     """
     ending = "" if number == 1 else "s"
     return f"{number:,} {what}{ending}"
@@ -197,8 +198,9 @@ def counted(number: int, what: str) -> str:
 def natural_order(names: Sequence[str] | set[str]) -> list[str]:
     """Sort names with numbers by value: "part 2" before "part 10"; the same on every machine.
 
-    >>> natural_order(["b", "a10", "A2"])
-    ['A2', 'a10', 'b']
+    Examples:
+        >>> natural_order(["b", "a10", "A2"])
+        ['A2', 'a10', 'b']
     """
     return sorted(names, key=_natural_key)
 

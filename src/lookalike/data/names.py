@@ -12,8 +12,9 @@ BYTES = 0xDC00  # Python represents a byte b that is not UTF-8 by the character 
 def as_text(name: str) -> str:
     r"""Escape a file name so that it can be written as UTF-8.
 
-    >>> print(as_text("caf\udce9.jpg"), as_text("a\\b.jpg"), as_text("café.jpg"))
-    caf\xE9.jpg a\\b.jpg café.jpg
+    Examples:
+        >>> print(as_text("caf\udce9.jpg"), as_text("a\\b.jpg"), as_text("café.jpg"))
+        caf\xE9.jpg a\\b.jpg café.jpg
     """
     return re.sub(r"[\\\ud800-\udfff]", lambda match: _escape(match[0]), name)
 
@@ -21,8 +22,9 @@ def as_text(name: str) -> str:
 def from_text(text: str) -> str:
     r"""Return the file name that ``as_text`` escaped.
 
-    >>> from_text(r"caf\xE9.jpg") == "caf\udce9.jpg"
-    True
+    Examples:
+        >>> from_text(r"caf\xE9.jpg") == "caf\udce9.jpg"
+        True
     """
     return re.sub(r"\\(\\|x[0-9A-F]{2}|u[0-9A-F]{4})", lambda match: _unescape(match[1]), text)
 

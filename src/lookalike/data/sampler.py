@@ -45,9 +45,10 @@ class ClassBatches(Sampler[list[Draw]]):
         start: First global step. A loader fetches ahead, so only the training loop knows the steps done: it sets
             ``start`` to them before it saves the ``state_dict``.
 
-    >>> batches = ClassBatches([0, 0, 0, 1, 1, 1, 2, 2], batch_size=4, per_class=2)
-    >>> batches.steps_per_epoch(), batches.batches_of(0).shape
-    (3, (3, 4))
+    Examples:
+        >>> batches = ClassBatches([0, 0, 0, 1, 1, 1, 2, 2], batch_size=4, per_class=2)
+        >>> batches.steps_per_epoch(), batches.batches_of(0).shape
+        (3, (3, 4))
     """
 
     def __init__(

@@ -39,9 +39,10 @@ def parse_choices(text: str, names: Sequence[str], kind: str) -> list[Choice]:
     Raises:
         ValueError: a name does not exist, or the text cannot be read.
 
-    >>> chosen = parse_choices("max, gsp(keep=0.2), a*", ["average", "attention", "gsp", "max"], "pooling")
-    >>> [str(choice) for choice in chosen]
-    ['max', 'gsp(keep=0.2)', 'average', 'attention']
+    Examples:
+        >>> chosen = parse_choices("max, gsp(keep=0.2), a*", ["average", "attention", "gsp", "max"], "pooling")
+        >>> [str(choice) for choice in chosen]
+        ['max', 'gsp(keep=0.2)', 'average', 'attention']
     """
     choices: dict[str, Choice] = {}
     for piece in split_top_level(text, ","):

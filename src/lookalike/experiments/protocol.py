@@ -49,8 +49,9 @@ def load_protocol(name_or_path: str | Path) -> Protocol:
         ValueError: there is no such protocol, or it has a wrong value.
         TypeError: a value has the wrong type.
 
-    >>> load_protocol("tuning").split
-    Split(folds=5, models=1, steered_by='validation')
+    Examples:
+        >>> load_protocol("tuning").split
+        Split(folds=5, models=1, steered_by='validation')
     """
     path = _find(name_or_path, Path())
     try:
@@ -147,8 +148,9 @@ def column(data_set: str, classes: int | None = None) -> str:
         data_set: name of any data set.
         classes: number of its training classes.
 
-    >>> column("cars196"), column("glyphs"), column("faces", classes=8000)
-    ('cars', 'cub', 'sop')
+    Examples:
+        >>> column("cars196"), column("glyphs"), column("faces", classes=8000)
+        ('cars', 'cub', 'sop')
     """
     entry = datasets.lookup(data_set)
     if entry is not None and entry.name in DATA_SETS:

@@ -100,11 +100,12 @@ def published(
     Raises:
         ValueError: there is no such table.
 
-    >>> [number] = published(table="5.1", data_set="cub", loss="c2", pooling="gsp", size=128, metric="MAP@R")
-    >>> str(number), number.method
-    ('21.53 ± 0.24', 'C2+GSP')
-    >>> published(data_set="cub", pooling="netvlad") is None
-    True
+    Examples:
+        >>> [number] = published(table="5.1", data_set="cub", loss="c2", pooling="gsp", size=128, metric="MAP@R")
+        >>> str(number), number.method
+        ('21.53 ± 0.24', 'C2+GSP')
+        >>> published(data_set="cub", pooling="netvlad") is None
+        True
     """
     if table is not None and table not in TABLES:
         raise ValueError(f"table must be one of {', '.join(TABLES)}, got {table!r}")

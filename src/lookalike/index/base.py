@@ -44,8 +44,9 @@ class FileRecord(NamedTuple):
 def path_range(folder: str) -> tuple[str, str]:
     """Return the range of paths below a folder: at least the first text and before the second.
 
-    >>> path_range("/pictures")
-    ('/pictures/', '/pictures0')
+    Examples:
+        >>> path_range("/pictures")
+        ('/pictures/', '/pictures0')
     """
     separator = as_text(os.sep)
     start = folder.removesuffix(separator)

@@ -82,8 +82,9 @@ def parse(text: str | None) -> tuple[Condition, ...]:
     Raises:
         ValueError: If it is malformed, with the position.
 
-    >>> parse("label in (robin, 'wren, winter'), year>=2020")[0].values[1].text
-    'wren, winter'
+    Examples:
+        >>> parse("label in (robin, 'wren, winter'), year>=2020")[0].values[1].text
+        'wren, winter'
     """
     if text is None or not text.strip():
         return ()
@@ -110,8 +111,9 @@ def parse(text: str | None) -> tuple[Condition, ...]:
 def quote(text: str) -> str:
     """Quote a text for use as a value of a filter.
 
-    >>> quote('the "big" one')
-    '"the \\\\"big\\\\" one"'
+    Examples:
+        >>> quote('the "big" one')
+        '"the \\\\"big\\\\" one"'
     """
     return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
 

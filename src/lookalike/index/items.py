@@ -74,8 +74,9 @@ def file_id(path: str | Path) -> str:
     Returns:
         32 hexadecimal digits.
 
-    >>> file_id("/pictures/wren.jpg") == file_id("/pictures/garden/../wren.jpg")
-    True
+    Examples:
+        >>> file_id("/pictures/wren.jpg") == file_id("/pictures/garden/../wren.jpg")
+        True
     """
     absolute = os.path.abspath(path)  # noqa: PTH100 - Path.resolve would follow links, Path.absolute keeps ..
     return blake2b(os.fsencode(absolute), digest_size=16).hexdigest()
@@ -136,8 +137,9 @@ def metadata_as_json(item: Item) -> str:
         TypeError: If they are not a dict.
         ValueError: If a key is invalid, a value is not JSON, or the text is too long.
 
-    >>> metadata_as_json(Item("a", "/a.jpg", metadata={"year": 2020}))
-    '{"year": 2020}'
+    Examples:
+        >>> metadata_as_json(Item("a", "/a.jpg", metadata={"year": 2020}))
+        '{"year": 2020}'
     """
     if not isinstance(item.metadata, dict):
         raise TypeError(f"metadata of item {item.id} must be a dict, got {type(item.metadata).__name__}")

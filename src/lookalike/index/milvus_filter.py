@@ -20,8 +20,9 @@ def by_type(metadata: dict[str, Any]) -> dict[str, Any]:
     Returns:
         Texts as ``t:key``, numbers as ``n:key``, booleans as ``b:key``; other values are left out.
 
-    >>> by_type({"year": 2020, "name": "wren", "wild": True, "seen": None})
-    {'n:year': 2020, 't:name': 'wren', 'b:wild': 'true'}
+    Examples:
+        >>> by_type({"year": 2020, "name": "wren", "wild": True, "seen": None})
+        {'n:year': 2020, 't:name': 'wren', 'b:wild': 'true'}
     """
     typed: dict[str, Any] = {}
     for key, value in metadata.items():
@@ -39,9 +40,10 @@ def by_type(metadata: dict[str, Any]) -> dict[str, Any]:
 def as_expression(where: Sequence[Condition]) -> str:
     """Translate a filter into an expression of Milvus.
 
-    >>> from lookalike.index.filters import parse
-    >>> as_expression(parse("label in (robin, wren), year>=2020"))
-    '(label in ["robin", "wren"]) and (sorted["n:year"] >= 2020)'
+    Examples:
+        >>> from lookalike.index.filters import parse
+        >>> as_expression(parse("label in (robin, wren), year>=2020"))
+        '(label in ["robin", "wren"]) and (sorted["n:year"] >= 2020)'
     """
     clauses = []
     for condition in where:

@@ -33,9 +33,10 @@ def check_keys(where: str | None, keys: Iterable[str], columns: Iterable[str] = 
     Raises:
         ValueError: If it uses an unknown key; the message names the closest one.
 
-    >>> check_keys("lable=robin", ["year"])
-    Traceback (most recent call last):
-    ValueError: no picture of the index has the key lable; did you mean label? There are id, path, label, year
+    Examples:
+        >>> check_keys("lable=robin", ["year"])
+        Traceback (most recent call last):
+        ValueError: no picture of the index has the key lable; did you mean label? There are id, path, label, year
     """
     allowed = [*columns, *sorted(set(keys))]
     for condition in parse(where):
@@ -55,8 +56,9 @@ def nearest_labels(where: str | None, labels: Iterable[str]) -> dict[str, str]:
     Returns:
         Unknown label -> closest existing one, for those that have one.
 
-    >>> nearest_labels("label in (Robbin, wren)", ["robin", "wren"])
-    {'Robbin': 'robin'}
+    Examples:
+        >>> nearest_labels("label in (Robbin, wren)", ["robin", "wren"])
+        {'Robbin': 'robin'}
     """
     existing = set(labels)
     candidates = sorted(existing - {""})

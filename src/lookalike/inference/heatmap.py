@@ -60,8 +60,9 @@ class CropWeights(NamedTuple):
 def crop_box(spec: InputSpec, width: int, height: int) -> Box:
     """The area of a picture of ``width`` x ``height`` pixels that a model sees.
 
-    >>> crop_box(InputSpec(size=224, resize=256), 512, 1024)
-    Box(left=32.0, top=288.0, width=448.0, height=448.0)
+    Examples:
+        >>> crop_box(InputSpec(size=224, resize=256), 512, 1024)
+        Box(left=32.0, top=288.0, width=448.0, height=448.0)
     """
     geometry = crop_geometry(spec, width, height)
     across = geometry.cut[0] / geometry.resized[0]  # pixels of the picture for one of the crop

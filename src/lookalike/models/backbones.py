@@ -63,8 +63,10 @@ def create_backbone(name: str, *, weights: str | Path = "auto") -> Backbone:
         ValueError: If there is no such backbone, it has no such weights, or they do not fit.
         OSError: If timm cannot download the weights.
 
-    >>> create_backbone("resnet20")(torch.zeros(1, 3, 32, 32)).shape
-    torch.Size([1, 64, 64])
+    Examples:
+        >>> import torch
+        >>> create_backbone("resnet20")(torch.zeros(1, 3, 32, 32)).shape
+        torch.Size([1, 64, 64])
     """
     if not isinstance(name, str):
         raise TypeError(f"the name of a backbone must be a string, got {type(name).__name__}")

@@ -192,9 +192,10 @@ class Embedder(nn.Module):
         normalise: "l2", "clip" or "none".
         input_spec: How pictures are prepared, e.g. in another size; None: as the backbone expects them.
 
-    >>> embedder = Embedder("resnet20", dim=8, pooling="gsp", pooling_settings={"num_prototypes": 4})
-    >>> embedder(torch.zeros(2, 3, 32, 32)).shape
-    torch.Size([2, 8])
+    Examples:
+        >>> embedder = Embedder("resnet20", dim=8, pooling="gsp", pooling_settings={"num_prototypes": 4})
+        >>> embedder(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 8])
     """
 
     def __init__(

@@ -30,10 +30,11 @@ class InputSpec:
         interpolation: How pictures are resized, "bilinear" or "bicubic".
         resize: Shorter side before the centre crop; None: 256 for every 227 of ``size``.
 
-    >>> InputSpec(size=227).resize_to
-    256
-    >>> InputSpec.from_dict(InputSpec(bgr255=True, mean=(104, 117, 128), std=(1, 1, 1)).to_dict()).mean
-    (104.0, 117.0, 128.0)
+    Examples:
+        >>> InputSpec(size=227).resize_to
+        256
+        >>> InputSpec.from_dict(InputSpec(bgr255=True, mean=(104, 117, 128), std=(1, 1, 1)).to_dict()).mean
+        (104.0, 117.0, 128.0)
     """
 
     size: int = setting(224, "side of the square input, in pixels", least=1, up_to=LARGEST)
@@ -65,8 +66,9 @@ class InputSpec:
     def resized(self, size: int) -> "InputSpec":
         """The same for another ``size``, with ``resize`` in proportion.
 
-        >>> InputSpec(size=224, resize=256).resized(112).resize_to
-        128
+        Examples:
+            >>> InputSpec(size=224, resize=256).resized(112).resize_to
+            128
         """
         return replace(self, size=size, resize=round(size * self.resize_to / self.size))
 

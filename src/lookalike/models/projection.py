@@ -80,7 +80,8 @@ def principal_projection(local: Tensor, dim: int, *, scale_to_median_norm: float
 def median_norm(features: Tensor) -> float:
     """The median norm of features (..., D).
 
-    >>> median_norm(torch.tensor([[3.0, 4.0], [0.0, 1.0], [0.0, 2.0]]))
-    2.0
+    Examples:
+        >>> median_norm(torch.tensor([[3.0, 4.0], [0.0, 1.0], [0.0, 2.0]]))
+        2.0
     """
     return float(torch.linalg.vector_norm(features, dim=-1).median())

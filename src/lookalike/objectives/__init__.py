@@ -91,10 +91,11 @@ def create(
     Raises:
         ValueError: If the name, the preset or a setting does not exist, or a value is out of range or missing.
 
-    >>> create("c2", preset="cars", negative_margin=0.6)
-    ContrastiveDistance(positive_margin=0.2652, negative_margin=0.6, normalise=True)
-    >>> create("proxy-anchor", classes=100, dim=128)
-    ProxyAnchor(classes=100, dim=128, margin=0.1, sharpness=32.0)
+    Examples:
+        >>> create("c2", preset="cars", negative_margin=0.6)
+        ContrastiveDistance(positive_margin=0.2652, negative_margin=0.6, normalise=True)
+        >>> create("proxy-anchor", classes=100, dim=128)
+        ProxyAnchor(classes=100, dim=128, margin=0.1, sharpness=32.0)
     """
     name, objective_class = _find(name)
     _check_settings(name, settings, _parameters(objective_class))
@@ -117,10 +118,11 @@ def create_centres(preset: str | None = None, **settings: Any) -> CentreObjectiv
     Raises:
         ValueError: If the preset or a setting does not exist, or a value is out of range.
 
-    >>> create_centres("mhe-1", classes=10, dim=8, sample=4).settings["form"]
-    'energy-sum'
-    >>> type(create_centres("r1", classes=10, dim=8)).__name__
-    'CentreCrowding'
+    Examples:
+        >>> create_centres("mhe-1", classes=10, dim=8, sample=4).settings["form"]
+        'energy-sum'
+        >>> type(create_centres("r1", classes=10, dim=8)).__name__
+        'CentreCrowding'
     """
     presets = [*SPREADS, _CROWDING]
     if preset is not None and preset not in presets:
@@ -140,8 +142,9 @@ def training_hints(name: str, preset: str | None = None) -> Hints:
         name: One of ``names()`` or an alias.
         preset: "cub", "cars", "inshop", "sop" or None.
 
-    >>> training_hints("proxy-anchor", "sop")
-    Hints(per_class=1, rate_multiplier=100.0, warm_up=1, sharpness=0.5, needs_classes=True, learning_rate=5e-06)
+    Examples:
+        >>> training_hints("proxy-anchor", "sop")
+        Hints(per_class=1, rate_multiplier=100.0, warm_up=1, sharpness=0.5, needs_classes=True, learning_rate=5e-06)
     """
     name, objective_class = _find(name)
     return preset_hints(name, objective_class.hints, preset)
@@ -150,8 +153,9 @@ def training_hints(name: str, preset: str | None = None) -> Hints:
 def full_name(name: str) -> str:
     """Replace an alias by the name of the objective.
 
-    >>> full_name("c2"), full_name("margin")
-    ('contrastive-distance', 'margin')
+    Examples:
+        >>> full_name("c2"), full_name("margin")
+        ('contrastive-distance', 'margin')
     """
     return _find(name)[0]
 

@@ -15,10 +15,11 @@ from lookalike.objectives.base import Loss, Objective
 class Composed(Objective):
     """parts: name -> (weight, objective). All of them see whatever is known of the batch.
 
-    >>> from lookalike.objectives import create
-    >>> both = Composed({"metric": (0.9, create("c2")), "centres": (0.1, create("proxy-nca++", classes=4, dim=8))})
-    >>> sorted(both(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).parts)[:3]
-    ['centres', 'centres/accuracy', 'metric']
+    Examples:
+        >>> from lookalike.objectives import create
+        >>> both = Composed({"metric": (0.9, create("c2")), "centres": (0.1, create("proxy-nca++", classes=4, dim=8))})
+        >>> sorted(both(torch.randn(4, 8), torch.tensor([0, 0, 1, 1])).parts)[:3]
+        ['centres', 'centres/accuracy', 'metric']
     """
 
     def __init__(self, parts: Mapping[str, tuple[float, nn.Module]]) -> None:

@@ -49,12 +49,13 @@ class CrossBatchMemory(Objective):
         match_itself: With the form "distinct": a picture is a positive of its own older embedding. Otherwise this form
             needs ``pictures``.
 
-    >>> from lookalike.objectives import create
-    >>> loss = CrossBatchMemory(create("c1"), dim=8, size=100, form="distinct")
-    >>> for step in range(3):
-    ...     parts = loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1]), pictures=torch.arange(4) + 4 * step).parts
-    >>> f"{parts['memory fill']:.2f}", loss.fill
-    ('0.08', 12)
+    Examples:
+        >>> from lookalike.objectives import create
+        >>> loss = CrossBatchMemory(create("c1"), dim=8, size=100, form="distinct")
+        >>> for step in range(3):
+        ...     parts = loss(torch.randn(4, 8), torch.tensor([0, 0, 1, 1]), pictures=torch.arange(4) + 4 * step).parts
+        >>> f"{parts['memory fill']:.2f}", loss.fill
+        ('0.08', 12)
     """
 
     def __init__(

@@ -38,9 +38,11 @@ class ZeroShot(Objective):
     A batch of one class cannot be split: its loss is 0 and has no gradients, as ``skipped`` in the log and
     ``skipped_share`` afterwards tell.
 
-    >>> loss = ZeroShot(classes=4, dim=8)(torch.randn(4, 8), torch.tensor([0, 0, 1, 3]), torch.rand(4, 16).softmax(1))
-    >>> sorted(loss.parts)
-    ['skipped', 'zero-shot accuracy']
+    Examples:
+        >>> labels, attributes = torch.tensor([0, 0, 1, 3]), torch.rand(4, 16).softmax(1)
+        >>> loss = ZeroShot(classes=4, dim=8)(torch.randn(4, 8), labels, attributes)
+        >>> sorted(loss.parts)
+        ['skipped', 'zero-shot accuracy']
     """
 
     hints = Hints(needs_classes=True)

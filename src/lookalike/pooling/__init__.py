@@ -4,25 +4,21 @@ from inspect import signature
 from typing import Any
 
 from lookalike._util.suggestions import did_you_mean
-from lookalike.pooling.attention import AttentionPool
-from lookalike.pooling.average import AveragePool, MaxPool
+from lookalike.pooling.attention import AttentionPool, DelfPool, SimPool
+from lookalike.pooling.attention_blocks import CbamPool, GsopPool, SolarPool
 from lookalike.pooling.base import Pooled, Pooling
-from lookalike.pooling.bilinear import BilinearPool
-from lookalike.pooling.cbam import CbamPool
-from lookalike.pooling.compact_bilinear import CompactBilinearPool
-from lookalike.pooling.crow import CrossDimensionalPool
-from lookalike.pooling.delf import DelfPool
-from lookalike.pooling.extremes import WeldonPool
-from lookalike.pooling.generalized_max import GeneralizedMaxPool
-from lookalike.pooling.gsop import GsopPool
+from lookalike.pooling.bilinear import BilinearPool, CompactBilinearPool
+from lookalike.pooling.feature_weights import CrossDimensionalPool, GeneralizedMaxPool, SmkPool
 from lookalike.pooling.gsp import GeneralizedSumPool
-from lookalike.pooling.netvlad import NetVladPool
-from lookalike.pooling.ot_aggregation import OptimalTransportPool
-from lookalike.pooling.power import GeneralizedMeanPool, LogSumExpPool
-from lookalike.pooling.simpool import SimPool
-from lookalike.pooling.smk import SmkPool
-from lookalike.pooling.solar import SolarPool
-from lookalike.pooling.sum_of_two import AveragePlusMaxPool
+from lookalike.pooling.per_channel import (
+    AveragePlusMaxPool,
+    AveragePool,
+    GeneralizedMeanPool,
+    LogSumExpPool,
+    MaxPool,
+    WeldonPool,
+)
+from lookalike.pooling.per_prototype import NetVladPool, OptimalTransportPool
 from lookalike.pooling.top_k import transport_top_k
 from lookalike.pooling.transport import Transport, partial_transport
 from lookalike.pooling.with_gsp import GemWithGsp, MaxWithGsp
@@ -105,8 +101,9 @@ def create(name: str, dim: int, **settings: Any) -> Pooling:
     Raises:
         ValueError: If the name or a setting does not exist, or a value is out of range.
 
-    >>> create("gsp", dim=128, keep=0.2)
-    GeneralizedSumPool(dim=128, num_prototypes=64, keep=0.2, sharpness=5)
+    Examples:
+        >>> create("gsp", dim=128, keep=0.2)
+        GeneralizedSumPool(dim=128, num_prototypes=64, keep=0.2, sharpness=5)
     """
     pooling_class = find(name)
     allowed = [setting for setting in signature(pooling_class).parameters if setting != "dim"]

@@ -51,6 +51,7 @@ class Pooling(nn.Module):
         has_weights: Whether it returns ``weights``.
         has_attributes: Whether it returns ``attributes``.
         in_unit_ball: Whether it compares features and prototypes clipped to the unit ball.
+        shown: Names of the settings that ``print(layer)`` shows.
     """
 
     on_backbone: ClassVar[bool] = False
@@ -59,6 +60,7 @@ class Pooling(nn.Module):
     has_weights: ClassVar[bool] = True
     has_attributes: ClassVar[bool] = False
     in_unit_ball: ClassVar[bool] = False
+    shown: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, dim: int, out_dim: int | None = None) -> None:
         super().__init__()
@@ -126,7 +128,8 @@ class Pooling(nn.Module):
                 module.training = mode
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}"
+        """Return ``dim`` and the settings in ``shown``."""
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in ("dim", *self.shown))
 
     def _pool(self, bags: Tensor, mask: Tensor | None) -> Pooled:
         """Pool bags (B, N, D) in fp32 or fp64. Absent features are zero."""
@@ -142,8 +145,11 @@ class StartsFromData(Protocol):
     """A pooling that can choose its prototypes among local features."""
 
     @property
-    def num_prototypes(self) -> int: ...
-    def init_from(self, features: Tensor, mask: Tensor | None = None) -> None: ...
+    def num_prototypes(self) -> int:
+        """Number of prototypes to choose."""
+
+    def init_from(self, features: Tensor, mask: Tensor | None = None) -> None:
+        """Choose the prototypes among local features, see ``GeneralizedSumPool.init_from``."""
 
 
 def pooled(vector: Tensor, weights: Tensor | None = None, attributes: Tensor | None = None) -> Pooled:

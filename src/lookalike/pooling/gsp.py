@@ -57,9 +57,10 @@ class GeneralizedSumPool(Pooling):
         TypeError: If a count is not a whole number.
         ValueError: If a setting is out of range.
 
-    >>> pool = GeneralizedSumPool(dim=128, num_prototypes=64, keep=0.3, sharpness=5.0)
-    >>> pool(torch.randn(8, 128, 7, 7)).shape
-    torch.Size([8, 128])
+    Examples:
+        >>> pool = GeneralizedSumPool(dim=128, num_prototypes=64, keep=0.3, sharpness=5.0)
+        >>> pool(torch.randn(8, 128, 7, 7)).shape
+        torch.Size([8, 128])
     """
 
     has_attributes = True
@@ -195,6 +196,7 @@ class GeneralizedSumPool(Pooling):
             self.warm_up.finish()
 
     def extra_repr(self) -> str:
+        """Return the settings."""
         with torch.no_grad():
             text = f"dim={self.dim}, num_prototypes={self.num_prototypes}, keep={float(self.keep):.4g}"
             if self.keep_logit is not None:

@@ -1,7 +1,4 @@
-"""Layers for poolings that learn: in the precision of the bags, and blind to places that are absent.
-
-The base class hands fp32 or fp64 bags to a pooling whatever the dtype of its parameters, so these cast the parameters.
-"""
+"""Layers for poolings with parameters. They ignore absent features and cast the parameters to the dtype of the bags."""
 
 import torch
 from torch import Tensor, nn
@@ -11,38 +8,44 @@ from lookalike._util.checks import check_count
 
 
 def check_odd(name: str, side: int) -> None:
-    """For the side of a window around a place."""
+    """Check the side of a window around a position."""
     check_count(name, side)
     if side % 2 == 0:
         raise ValueError(f"{name} must be odd, so that it has a middle, got {side}")
 
 
 def linear(layer: nn.Linear, values: Tensor) -> Tensor:
-    """A linear layer, which on places is a 1x1 convolution: (..., in) -> (..., out)."""
+    """Apply a linear layer, (..., in) -> (..., out), in the dtype of the values."""
     bias = None if layer.bias is None else layer.bias.to(values.dtype)
     return functional.linear(values, layer.weight.to(values.dtype), bias)
 
 
 def mean_of_present(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Values (B, N, D) -> (B, D), whatever stands in absent places."""
+    """Compute the mean (B, D) of the present values (B, N, D)."""
     if mask is None:
         return values.mean(1)
     return values.masked_fill(~mask.unsqueeze(-1), 0).sum(1) / mask.sum(1, keepdim=True)
 
 
 def softmax_of_present(scores: Tensor, mask: Tensor | None, *, log: bool = False) -> Tensor:
-    """The softmax over the last dimension, or its logarithm. Where ``mask``, which broadcasts, is False it is 0."""
-    scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
-    return scores.log_softmax(-1) if log else scores.softmax(-1)
+    """Compute the softmax over the last dimension, or its logarithm; 0 where the mask, which broadcasts, is False."""
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    if log:
+        return scores.log_softmax(-1)
+    return scores.softmax(-1)
 
 
 class PresentBatchNorm(nn.Module):
-    """Batch normalisation of values (..., dim) over all present rows; mask (...) True where present.
+    """Batch normalisation over the present rows.
 
-        (value - mean) / sqrt(variance + epsilon) * weight + bias
+    Like ``torch.nn.BatchNorm1d``, but absent rows do not enter mean and variance, and a batch of fewer than two rows
+    uses the running statistics.
 
-    As ``torch.nn.BatchNorm1d``, but absent rows have no part in mean and variance, and where a batch has fewer than
-    two rows in all, its statistics would say nothing and the running ones stand in.
+    Args:
+        dim: Size of the rows.
+        momentum: Weight of a batch in the running statistics.
+        epsilon: Added to the variance.
     """
 
     running_mean: Tensor
@@ -57,20 +60,22 @@ class PresentBatchNorm(nn.Module):
         self.register_buffer("running_variance", torch.ones(dim))
 
     def forward(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
-        kind = values.dtype
-        mean, variance = self.running_mean.to(kind), self.running_variance.to(kind)
+        """Normalise values (..., dim); the mask (...) is True where a row is present."""
+        dtype = values.dtype
+        mean, variance = self.running_mean.to(dtype), self.running_variance.to(dtype)
         if self.training:
             mean, variance = self._batch_statistics(values, mask, mean, variance)
-        scale = self.weight.to(kind) * (variance + self.epsilon).rsqrt()
-        return (values - mean) * scale + self.bias.to(kind)
+        scale = self.weight.to(dtype) * (variance + self.epsilon).rsqrt()
+        return (values - mean) * scale + self.bias.to(dtype)
 
     def extra_repr(self) -> str:
+        """Return the size and the momentum."""
         return f"{len(self.weight)}, momentum={self.momentum}"
 
     def _batch_statistics(
         self, values: Tensor, mask: Tensor | None, mean: Tensor, variance: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Those of the batch, which also move the running ones; those given where the batch is too small."""
+        """Update the running statistics; return those of the batch, or the given ones if it is too small."""
         rows = values.flatten(0, -2)
         present = torch.ones_like(rows[:, :1]) if mask is None else mask.reshape(-1, 1).to(rows.dtype)
         count = present.sum()

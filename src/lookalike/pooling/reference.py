@@ -1,17 +1,16 @@
-"""Slow and obvious solutions of the transport behind generalized sum pooling.
+"""Slow reference solutions of the transport of generalized sum pooling, for tests, perf and studies.
 
-Used by tests, benchmarks and the toy study, nowhere else: ``lookalike.pooling.transport`` is the solver. These
-are written differently from it, after the paper, so that they can be held against it.
+They follow the paper, independently of ``lookalike.pooling.transport``:
 
     P1   min <c, plan>   s.t.  residual_j + sum_i plan_ij = 1/n,   sum_ij plan_ij = keep,   residual, plan >= 0
     P2   the same with 1/sharpness * (sum plan log plan + sum residual log residual) added
 
-The paper solves P2 by k rounds of ``residual = 1/n / (1 + t a)``, ``t = keep / (a . residual)`` from ``t = 1``,
-with ``a_j = sum_i exp(-sharpness * c_ij)`` (Proposition 4.1). It stays in the linear domain, so fp32 underflows
-from a sharpness of about 50, and it is slow to converge where sharpness or keep is large (never at keep = 1).
+The paper solves P2 by k iterations of ``residual = 1/n / (1 + t a)``, ``t = keep / (a . residual)`` from ``t = 1``,
+with ``a_j = sum_i exp(-sharpness * c_ij)`` (Proposition 4.1). This is in the linear domain, so fp32 underflows from a
+sharpness of about 50. It converges slowly if sharpness or keep is large, and never at keep = 1.
 
-Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023. Its keep is mu,
-its sharpness epsilon, its residual rho and its plan pi.
+Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023, where keep is mu,
+sharpness epsilon, residual rho and plan pi.
 """
 
 from collections.abc import Callable
@@ -23,16 +22,29 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from lookalike._util.checks import check_count, check_range
+from lookalike.geometry import clip
 
 # (cost (..., m, n), keep, sharpness) -> residual (..., n), plan (..., m, n), perhaps more
 TransportFunction = Callable[[Tensor, float, float], tuple[Tensor, ...]]
 
 
 def linear_programme(cost: ArrayLike | Tensor, keep: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """P1, the limit of infinite sharpness, by scipy's HiGHS: cost (m, n) -> residual (n,), plan (m, n).
+    """Solve P1, the limit of infinite sharpness, by scipy's HiGHS.
 
-    >>> linear_programme([[0.0, 0.1, 1.0, 1.0]], keep=0.5)[0]
-    array([0.  , 0.  , 0.25, 0.25])
+    Args:
+        cost: (m, n).
+        keep: Share of the mass to move, in (0, 1].
+
+    Returns:
+        The residual (n,) and the plan (m, n).
+
+    Raises:
+        RuntimeError: If the solver fails.
+        ValueError: If the cost is not a matrix or keep is out of range.
+
+    Examples:
+        >>> linear_programme([[0.0, 0.1, 1.0, 1.0]], keep=0.5)[0]
+        array([0.  , 0.  , 0.25, 0.25])
     """
     from scipy.optimize import linprog
 
@@ -43,10 +55,10 @@ def linear_programme(cost: ArrayLike | Tensor, keep: float) -> tuple[NDArray[np.
     m, n = matrix.shape
     # Variables: the n residuals, then the plan row by row.
     columns = np.tile(np.eye(n), m + 1)  # residual_j + sum_i plan_ij
-    whole = np.concatenate([np.zeros(n), np.ones(m * n)])  # sum_ij plan_ij
+    total = np.concatenate([np.zeros(n), np.ones(m * n)])  # sum_ij plan_ij
     result = linprog(
         c=np.concatenate([np.zeros(n), matrix.ravel()]),
-        A_eq=np.vstack([columns, whole]),
+        A_eq=np.vstack([columns, total]),
         b_eq=np.append(np.full(n, 1 / n), keep),
         bounds=(0, None),
         method="highs",
@@ -57,9 +69,16 @@ def linear_programme(cost: ArrayLike | Tensor, keep: float) -> tuple[NDArray[np.
 
 
 def paper_iteration(cost: Tensor, keep: float, sharpness: float, iterations: int = 100) -> tuple[Tensor, Tensor]:
-    """P2 as the paper iterates it: cost (..., m, n) -> residual (..., n), plan (..., m, n).
+    """Solve P2 by the iteration of the paper. Autograd stores every iteration.
 
-    Differentiable, by autograd through every round: it stores them all.
+    Args:
+        cost: (..., m, n).
+        keep: Share of the mass to move, in (0, 1].
+        sharpness: Inverse strength of the entropy, above 0.
+        iterations: Number of iterations.
+
+    Returns:
+        The residual (..., n) and the plan (..., m, n).
     """
     check_range("keep", keep, 0, 1)
     check_range("sharpness", sharpness, 0, None)
@@ -68,9 +87,9 @@ def paper_iteration(cost: Tensor, keep: float, sharpness: float, iterations: int
 
 
 def paper_closed_form(cost: Tensor, keep: float, sharpness: float, iterations: int = 100) -> tuple[Tensor, Tensor]:
-    """``paper_iteration`` with the gradient on the cost by Proposition 4.2, which stores the solution only.
+    """Like ``paper_iteration``, with the gradient on the cost by Proposition 4.2, which stores the solution only.
 
-    The gradient presumes convergence: before, its divisor is wrong, and may be zero or negative.
+    The gradient assumes convergence. Before that its divisor is wrong, and may be zero or negative.
     """
     check_range("keep", keep, 0, 1)
     check_range("sharpness", sharpness, 0, None)
@@ -82,9 +101,9 @@ def paper_closed_form(cost: Tensor, keep: float, sharpness: float, iterations: i
 def pool_by(
     transport: TransportFunction, features: Tensor, prototypes: Tensor, keep: float, sharpness: float
 ) -> Tensor:
-    """The whole layer in the obvious way: features (B, N, D), prototypes (m, D) -> vector (B, D)."""
-    # One product for all bags: cdist of (m, D) with (B, N, D) copies the prototypes B times, and was 3 times slower.
-    distances = torch.cdist(_clip(features).flatten(0, 1), _clip(prototypes))
+    """Pool features (B, N, D) by prototypes (m, D) into vectors (B, D), with a given transport function."""
+    # One product for all bags: cdist of (m, D) with (B, N, D) copies the prototypes B times and is 3 times slower.
+    distances = torch.cdist(clip(features).flatten(0, 1), clip(prototypes))
     cost = distances.view(*features.shape[:2], -1).mT
     residual = transport(cost, keep, sharpness)[0]
     weights = (1 / features.shape[1] - residual) / keep
@@ -103,7 +122,7 @@ def _iterate(cost: Tensor, keep: float, sharpness: float, iterations: int) -> tu
 
 
 class _ClosedForm(torch.autograd.Function):
-    """Proposition 4.2, with the signs that the printed one lost. ``g`` are the gradients on residual and plan:
+    """Proposition 4.2, with the signs that are missing in print. ``g`` are the gradients on residual and plan:
 
     q    = residual * g_residual + sum_i plan_ij * g_plan_ij
     eta  = sum_j residual_j * g_residual_j - n * q . residual
@@ -127,9 +146,3 @@ class _ClosedForm(torch.autograd.Function):
         divisor = 1 - ctx.keep - n * residual.square().sum(-1, keepdim=True)
         per_feature = n * (q - eta / divisor * residual)
         return -ctx.sharpness * plan * (grad_plan - per_feature.unsqueeze(-2)), None, None, None
-
-
-def _clip(points: Tensor) -> Tensor:
-    """(..., D) onto the unit ball."""
-    norms: Tensor = torch.linalg.vector_norm(points, dim=-1, keepdim=True)
-    return points / norms.clamp(min=1)

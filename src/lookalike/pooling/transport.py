@@ -76,9 +76,10 @@ def partial_transport(
         TypeError: If the cost is not a floating-point tensor or the mask is not bool.
         ValueError: If a shape does not match, or keep or sharpness is out of range.
 
-    >>> cost = torch.tensor([[0.0, 0.1, 1.0, 1.0]])             # one prototype, four features
-    >>> partial_transport(cost, keep=0.5, sharpness=5.0).weights
-    tensor([0.4666, 0.4473, 0.0431, 0.0431])
+    Examples:
+        >>> cost = torch.tensor([[0.0, 0.1, 1.0, 1.0]])             # one prototype, four features
+        >>> partial_transport(cost, keep=0.5, sharpness=5.0).weights
+        tensor([0.4666, 0.4473, 0.0431, 0.0431])
     """
     if not isinstance(cost, Tensor):
         raise TypeError(f"cost must be a tensor, got {type(cost).__name__}")

@@ -1,8 +1,4 @@
-"""The authors' start of the prototypes: from data, once the network has something to say.
-
-While it lasts, the averages of the bags seen in training are collected, clipped to the unit ball; when the memory
-is full, greedy k-centre chooses the prototypes among them. How far this has come is part of the state dict.
-"""
+"""The authors' initialisation of GSP's prototypes: greedy k-centre among averages of training bags."""
 
 import torch
 import torch.distributed as dist
@@ -13,7 +9,16 @@ from lookalike.geometry import clip, greedy_k_centre
 
 
 class WarmUp(nn.Module):
-    """A memory of ``size`` vectors of ``dim`` that ends in ``num_prototypes`` prototypes, after ``delay`` steps."""
+    """Collects averages of bags, clipped to the unit ball, until it can choose prototypes among them.
+
+    The progress is in the state dict.
+
+    Args:
+        dim: Size D of the local features.
+        num_prototypes: Number of prototypes m.
+        size: Number of averages to collect.
+        delay: Training steps to wait before collecting.
+    """
 
     memory: Tensor
     progress: Tensor
@@ -26,36 +31,41 @@ class WarmUp(nn.Module):
             raise ValueError(f"memory must hold at least the {num_prototypes} prototypes, got {size}")
         self.num_prototypes, self.size, self.delay = num_prototypes, size, delay
         self.register_buffer("memory", torch.zeros(size, dim))
-        # Steps waited and vectors stored. The plain integers are what the code reads: no sync, nothing to trace.
+        # Steps waited and vectors stored. The code reads the integers below, without device sync or tracing.
         self.register_buffer("progress", torch.zeros(2, dtype=torch.int64))
         self._waited = self._stored = 0
         self.register_load_state_dict_post_hook(_read_progress)
 
     @property
     def done(self) -> bool:
+        """Whether the memory is full."""
         return self._stored >= self.size
 
     @torch.no_grad()
     def observe(self, averages: Tensor) -> Tensor | None:
-        """Take in the averages (B, D) of a training batch; the prototypes (m, D) once the memory is full.
+        """Store the averages of a training batch. Under torch.distributed every rank stores those of all ranks.
 
-        Under torch.distributed every rank stores the vectors of all ranks, in the same order.
+        Args:
+            averages: (B, D).
+
+        Returns:
+            The prototypes (m, D) once the memory is full, else None.
         """
         if self._waited < self.delay:
             self._write_progress(self._waited + 1, self._stored)
             return None
-        new = _from_all_ranks(clip(averages.detach().to(self.memory)))[: self.size - self._stored]
-        self.memory[self._stored : self._stored + len(new)] = new
-        self._write_progress(self._waited, self._stored + len(new))
+        averages = _from_all_ranks(clip(averages.detach().to(self.memory)))[: self.size - self._stored]
+        self.memory[self._stored : self._stored + len(averages)] = averages
+        self._write_progress(self._waited, self._stored + len(averages))
         if not self.done:
             return None
-        chosen = self.memory[greedy_k_centre(self.memory, self.num_prototypes).indices]
+        prototypes = self.memory[greedy_k_centre(self.memory, self.num_prototypes).indices]
         if _many_ranks():
-            dist.broadcast(chosen, src=0)  # equal memories, but not every device rounds distances alike
-        return chosen
+            dist.broadcast(prototypes, src=0)  # devices may round the distances differently
+        return prototypes
 
     def finish(self) -> None:
-        """The prototypes came from elsewhere."""
+        """Stop collecting, because the prototypes have been set in another way."""
         self._write_progress(self._waited, self.size)
 
     def _write_progress(self, waited: int, stored: int) -> None:
@@ -72,15 +82,15 @@ def _many_ranks() -> bool:
 
 
 def _from_all_ranks(vectors: Tensor) -> Tensor:
-    """Vectors (B, D) of this rank -> those of all ranks, rank by rank; the ranks may differ in B."""
+    """Gather the vectors (B, D) of all ranks, in the order of the ranks, which may differ in B."""
     if not _many_ranks():
         return vectors
     length = torch.tensor([len(vectors)], device=vectors.device)
     lengths = [torch.empty_like(length) for _ in range(dist.get_world_size())]
     dist.all_gather(lengths, length)
-    longest = max(int(count) for count in lengths)
-    padded = vectors.new_zeros(longest, vectors.shape[1])
+    counts = torch.cat(lengths).tolist()
+    padded = vectors.new_zeros(max(counts), vectors.shape[1])
     padded[: len(vectors)] = vectors
-    gathered = [torch.empty_like(padded) for _ in lengths]
+    gathered = [torch.empty_like(padded) for _ in counts]
     dist.all_gather(gathered, padded)
-    return torch.cat([part[: int(count)] for part, count in zip(gathered, lengths, strict=True)])
+    return torch.cat([rows[:count] for rows, count in zip(gathered, counts, strict=True)])

@@ -21,10 +21,9 @@ from typing import ClassVar, Literal, overload
 from torch import Tensor, nn
 
 from lookalike.pooling.autograd import precise, without_autocast
-from lookalike.pooling.average import MaxPool
 from lookalike.pooling.base import Pooled, Pooling, as_bags
 from lookalike.pooling.gsp import GeneralizedSumPool
-from lookalike.pooling.power import GeneralizedMeanPool
+from lookalike.pooling.per_channel import GeneralizedMeanPool, MaxPool
 
 Project = Callable[[Tensor], Tensor]
 
@@ -72,6 +71,7 @@ class _WithGsp(Pooling):
 
     @property
     def num_prototypes(self) -> int:
+        """Number of prototypes of GSP."""
         return self.gsp.num_prototypes
 
     @property
@@ -159,8 +159,10 @@ class MaxWithGsp(_WithGsp):
 
     Takes the arguments of ``GeneralizedSumPool``.
 
-    >>> MaxWithGsp(dim=8, num_prototypes=4)(torch.randn(2, 8, 3, 3)).shape
-    torch.Size([2, 8])
+    Examples:
+        >>> import torch
+        >>> MaxWithGsp(dim=8, num_prototypes=4)(torch.randn(2, 8, 3, 3)).shape
+        torch.Size([2, 8])
     """
 
     kind = MaxPool
@@ -176,8 +178,10 @@ class GemWithGsp(_WithGsp):
 
     Takes the arguments of ``GeneralizedSumPool``.
 
-    >>> GemWithGsp(dim=8, num_prototypes=4)(torch.rand(2, 8, 3, 3)).shape
-    torch.Size([2, 8])
+    Examples:
+        >>> import torch
+        >>> GemWithGsp(dim=8, num_prototypes=4)(torch.rand(2, 8, 3, 3)).shape
+        torch.Size([2, 8])
     """
 
     kind = GeneralizedMeanPool

@@ -220,8 +220,11 @@ def _describe_counts(report: Report) -> str:
 def _format_value(value: object) -> str:
     """A setting as it would be typed.
 
-    >>> _format_value({"keep": 0.3, "init": None}), _format_value([0.9, 0.999]), _format_value(True), _format_value({})
-    ('keep=0.3, init=–', '0.9, 0.999', 'true', '–')
+    Examples:
+        >>> _format_value({"keep": 0.3, "init": None}), _format_value([0.9, 0.999])
+        ('keep=0.3, init=–', '0.9, 0.999')
+        >>> _format_value(True), _format_value({})
+        ('true', '–')
     """
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={_format_value(inner)}" for name, inner in value.items()) or NOTHING

@@ -57,8 +57,9 @@ def retrieval_metrics(
         ValueError: If shapes or values are wrong, or if no query can be evaluated.
         TypeError: If vectors are not real numbers, or labels or ids are of different types.
 
-    >>> retrieval_metrics([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]], ["cat", "cat", "dog"], ks=(1,))
-    {'P@1': 1.0, 'P@R': 1.0, 'MAP@R': 1.0, 'R@1': 1.0, 'queries': 2, 'left_out': 1}
+    Examples:
+        >>> retrieval_metrics([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]], ["cat", "cat", "dog"], ks=(1,))
+        {'P@1': 1.0, 'P@R': 1.0, 'MAP@R': 1.0, 'R@1': 1.0, 'queries': 2, 'left_out': 1}
     """
     check_distance(distance)
     for k in ks:

@@ -49,8 +49,9 @@ def neighbours(queries: Any, references: Any = None, k: int = 10, *, distance: s
     Raises:
         ValueError: If shapes or values are wrong, or if there are fewer than ``k`` references.
 
-    >>> neighbours([[0.0], [1.0], [3.0]], k=2, distance="l2").indices.tolist()
-    [[0, 1], [1, 0], [2, 1]]
+    Examples:
+        >>> neighbours([[0.0], [1.0], [3.0]], k=2, distance="l2").indices.tolist()
+        [[0, 1], [1, 0], [2, 1]]
     """
     check_distance(distance)
     check_count("k", k)

@@ -77,11 +77,12 @@ class Keys:
     Raises:
         ValueError: If a key is too short, not printable ASCII, or in both groups.
 
-    >>> keys = Keys(read=("a key for looking at",), write=("a key for changing it",))
-    >>> keys.access("a key for looking at").name, keys.access("something else").name
-    ('READ', 'NONE')
-    >>> Keys().access(None).name
-    'WRITE'
+    Examples:
+        >>> keys = Keys(read=("a key for looking at",), write=("a key for changing it",))
+        >>> keys.access("a key for looking at").name, keys.access("something else").name
+        ('READ', 'NONE')
+        >>> Keys().access(None).name
+        'WRITE'
     """
 
     read: tuple[str, ...] = ()

@@ -35,9 +35,10 @@ class Limits:
         TypeError: If a limit is not a number.
         ValueError: If a limit is not positive, or ``pixels`` exceeds what Pillow accepts.
 
-    >>> Limits(queue=0)
-    Traceback (most recent call last):
-    ValueError: queue must be at least 1, got 0
+    Examples:
+        >>> Limits(queue=0)
+        Traceback (most recent call last):
+        ValueError: queue must be at least 1, got 0
     """
 
     upload_bytes: int = setting(20_000_000, "bytes per request body", least=1)

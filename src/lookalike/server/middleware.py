@@ -137,8 +137,10 @@ def _is_cross_site(headers: dict[bytes, str], host: str) -> bool:
 
 def _without_port(host: str) -> str:
     """
-    >>> _without_port("localhost:8000"), _without_port("[::1]:8000"), _without_port("[::1]")
-    ('localhost', '[::1]', '[::1]')
+
+    Examples:
+        >>> _without_port("localhost:8000"), _without_port("[::1]:8000"), _without_port("[::1]")
+        ('localhost', '[::1]', '[::1]')
     """
     name, colon, port = host.rpartition(":")
     if not colon or not port.isdecimal():

@@ -21,8 +21,9 @@ def whole_number(text: object) -> int:
     Raises:
         ValueError: If it is not a whole number, or has more than 18 digits.
 
-    >>> whole_number("0012"), whole_number(7)
-    (12, 7)
+    Examples:
+        >>> whole_number("0012"), whole_number(7)
+        (12, 7)
     """
     if isinstance(text, int):
         return text
@@ -44,8 +45,9 @@ def decimal(text: str) -> float:
     Raises:
         ValueError: If it is not a number.
 
-    >>> decimal(" 0.25"), decimal(".5"), decimal("1e-5")
-    (0.25, 0.5, 1e-05)
+    Examples:
+        >>> decimal(" 0.25"), decimal(".5"), decimal("1e-5")
+        (0.25, 0.5, 1e-05)
     """
     if not _DECIMAL.fullmatch(text):
         raise ValueError("expected a number, written in the digits 0 to 9")

@@ -24,8 +24,9 @@ class Crop(Region):
         Raises:
             ApiError: 422 if it is malformed or outside of the picture.
 
-        >>> Crop.read("0.25, 0, 0.5, 1")
-        Crop(left=0.25, top=0.0, width=0.5, height=1.0)
+        Examples:
+            >>> Crop.read("0.25, 0, 0.5, 1")
+            Crop(left=0.25, top=0.0, width=0.5, height=1.0)
         """
         if text is None or not text.strip():
             return cls()

@@ -18,8 +18,9 @@ def project(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
     Returns:
         Points (n, 2) in [0, 1]. All are (0.5, 0.5) if the vectors are equal.
 
-    >>> project(np.array([[0, 0], [4, 0], [2, 2]], np.float32)).round(3).tolist()
-    [[0.0, 0.25], [1.0, 0.25], [0.5, 0.75]]
+    Examples:
+        >>> project(np.array([[0, 0], [4, 0], [2, 2]], np.float32)).round(3).tolist()
+        [[0.0, 0.25], [1.0, 0.25], [0.5, 0.75]]
     """
     points = np.zeros((len(vectors), 2))
     if not len(vectors):

@@ -112,8 +112,10 @@ def model_card(index_folder: Path, run: str, model: TrainedModel) -> dict[str, A
 
 def _last_name(path: str) -> str:
     """
-    >>> _last_name("/home/somebody/runs/birds/"), _last_name("glyphs")
-    ('birds', 'glyphs')
+
+    Examples:
+        >>> _last_name("/home/somebody/runs/birds/"), _last_name("glyphs")
+        ('birds', 'glyphs')
     """
     return path.replace("\\", "/").rstrip("/").rpartition("/")[2]
 

@@ -147,8 +147,9 @@ class Map(BaseModel):
 def name_of(item: Item) -> str:
     """Return the file name of an item, without folders, in valid Unicode.
 
-    >>> name_of(Item("a1", "/home/somebody/birds/wren.jpg")), name_of(Item("a1", ""))
-    ('wren.jpg', 'a1.jpg')
+    Examples:
+        >>> name_of(Item("a1", "/home/somebody/birds/wren.jpg")), name_of(Item("a1", ""))
+        ('wren.jpg', 'a1.jpg')
     """
     file_name = item.path.rpartition("/")[2]
     if not file_name:

@@ -69,8 +69,9 @@ def load_plan(name_or_path: str | Path) -> TuningPlan:
         ValueError: there is no such plan, or it has a wrong value.
         TypeError: a value has the wrong type.
 
-    >>> load_plan("factorial").runs[0]["zero_shot"]
-    0.1
+    Examples:
+        >>> load_plan("factorial").runs[0]["zero_shot"]
+        0.1
     """
     path = Path(name_or_path).expanduser()
     if str(name_or_path) in names():

@@ -71,9 +71,10 @@ def parse_space(search: str | Mapping[str, Any]) -> Space:
     Raises:
         ValueError: it cannot be read, or names a setting that is not searched.
 
-    >>> space = parse_space("pooling_settings.keep=[0.3, 0.7]; lr=log(1e-5, 1e-3)")
-    >>> {name: str(axis) for name, axis in space.items()}
-    {'pooling_settings.keep': '[0.3, 0.7]', 'lr': 'log(1e-05, 0.001)'}
+    Examples:
+        >>> space = parse_space("pooling_settings.keep=[0.3, 0.7]; lr=log(1e-5, 1e-3)")
+        >>> {name: str(axis) for name, axis in space.items()}
+        {'pooling_settings.keep': '[0.3, 0.7]', 'lr': 'log(1e-05, 0.001)'}
     """
     space: Space = {}
     for name, value in _split_search(search):
@@ -122,8 +123,9 @@ def grid(space: Space, seed: int) -> list[dict[str, Any]]:
 def as_overrides(params: Mapping[str, Any]) -> dict[str, Any]:
     """Turn dotted names into nested settings.
 
-    >>> as_overrides({"lr": 0.1, "pooling_settings.keep": 0.3, "pooling_settings.sharpness": 5})
-    {'lr': 0.1, 'pooling_settings': {'keep': 0.3, 'sharpness': 5}}
+    Examples:
+        >>> as_overrides({"lr": 0.1, "pooling_settings.keep": 0.3, "pooling_settings.sharpness": 5})
+        {'lr': 0.1, 'pooling_settings': {'keep': 0.3, 'sharpness': 5}}
     """
     overrides: dict[str, Any] = {}
     for name, value in params.items():

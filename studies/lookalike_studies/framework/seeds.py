@@ -11,8 +11,9 @@ from lookalike.report.tables import Entry, number
 def sample_std(values: Sequence[float]) -> float | None:
     """Sample standard deviation; None for a single value.
 
-    >>> sample_std([1.0, 3.0]), sample_std([1.0])
-    (1.4142135623730951, None)
+    Examples:
+        >>> sample_std([1.0, 3.0]), sample_std([1.0])
+        (1.4142135623730951, None)
     """
     if len(values) < 2:
         return None
@@ -22,8 +23,9 @@ def sample_std(values: Sequence[float]) -> float | None:
 def format_mean(values: Sequence[float], digits: int = 1) -> str:
     """Mean and standard deviation as text.
 
-    >>> format_mean([1.0, 3.0]), format_mean([1.0], digits=3)
-    ('2.0 ± 1.4', '1.000')
+    Examples:
+        >>> format_mean([1.0, 3.0]), format_mean([1.0], digits=3)
+        ('2.0 ± 1.4', '1.000')
     """
     return number(float(np.mean(values)), sample_std(values), digits=digits).text.replace(",", "")
 
