@@ -29,7 +29,8 @@ from lookalike.server.errors import ApiError, busy
 
 COMMAND = (sys.executable, "-c", "from lookalike.data.decode_worker import main; main()")
 CLOSING = "the server is closing"
-LONGEST_WAIT = 3  # a picture may wait one third of the time of a request; the rest is for decoding and the model
+MIN_WAIT_SECONDS = 1.0  # seconds that a picture may wait however short the time of a request is
+WAIT_DIVISOR = 3  # a picture may wait one third of the time of a request; the rest is for decoding and the model
 
 
 class LaneLimits(NamedTuple):
@@ -63,7 +64,7 @@ class _Task:
         self.job = job
         self.data = data
         self.client = client
-        self.given_up_at = time.monotonic() + seconds / LONGEST_WAIT
+        self.given_up_at = time.monotonic() + max(MIN_WAIT_SECONDS, seconds / WAIT_DIVISOR)
         self.future: Future[Decoded] = Future()
 
     def fail(self, error: Exception) -> None:
