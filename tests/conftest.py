@@ -1,10 +1,21 @@
 """Shared fixtures: a small data set of striped pictures; the class sets the width of the stripes."""
 
+import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+
+os.environ.setdefault("LOOKALIKE_ENGINE", "torch")  # converting the many tiny models would take long
+
+with suppress(ImportError):
+    from absl import logging  # imported by OpenVINO
+
+    # absl closes its stream, which would be pytest's, when pymilvus configures logging.
+    logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 
 def draw_classes(root: Path, classes: int = 8, per_class: int = 8, side: int = 32, seed: int = 0) -> Path:

@@ -26,6 +26,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "tf_efficientnet_lite0": {"pooling": "gem", "normalise": "clip"},
 }
 SIDES = {"tf_efficientnet_lite0": 64}
+CASES = [*((name, "torch") for name in MODELS), ("resnet20", "openvino"), ("tf_efficientnet_lite0", "openvino")]
+CASES.append(("tf_efficientnet_lite0", "onnxruntime"))
 
 
 def exif_with_orientation(orientation: int) -> Image.Exif:
@@ -65,14 +67,20 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a model; the engine of its case is the default."""
+    name, engine = request.param
     torch.manual_seed(0)
-    backbone = create_backbone(request.param, weights="none")
-    spec = backbone.spec.resized(SIDES.get(request.param, backbone.spec.size))
+    backbone = create_backbone(name, weights="none")
+    spec = backbone.spec.resized(SIDES.get(name, backbone.spec.size))
     run = tmp_path_factory.mktemp("run")
-    save_model(Embedder(backbone, dim=8, input_spec=spec, **MODELS[request.param]), run)
-    return run
+    save_model(Embedder(backbone, dim=8, input_spec=spec, **MODELS[name]), run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOKALIKE_ENGINE", engine)
+        patch.setenv("LOOKALIKE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        assert load(run, "cpu").engine.name == engine
+        yield run
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +167,7 @@ def test_the_feature_cache_up_to_half_precision(
     with torch.inference_mode():
         for features, file, vector in zip(cached, files, expected, strict=True):
             inputs = model.preprocess.inputs(model.preprocess.read_crop(file)[None])
-            local = model.embedder.backbone(inputs)
+            local = model.engine.maps(inputs).flatten(1, 2)
             assert torch.equal(features, local[0].half().float())
             np.testing.assert_array_equal(model.embedder.head(local)[0], vector)
 

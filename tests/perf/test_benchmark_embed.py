@@ -13,9 +13,10 @@ def test_runs_and_writes_json(
 ) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         monkeypatch.setenv(name, "1")  # as the script sets them, but only for this test
+    monkeypatch.setenv("LOOKALIKE_CACHE", str(tmp_path / "cache"))
     benchmark.main(["--quick", "--json", str(tmp_path / "embed.json")])
     (entry,) = json.loads((tmp_path / "embed.json").read_text())["sizes"]
-    ways = {benchmark.BARE, benchmark.BARE_LAST, benchmark.FORWARD, benchmark.ARRAYS, benchmark.FILES}
+    ways = {benchmark.BARE, benchmark.BARE_LAST, *benchmark.AIMS}
     assert entry["pictures_per_second"].keys() == entry["seconds"].keys() == entry["cpu_seconds"].keys() == ways
     assert entry["ratios"][benchmark.FILES]["elapsed"] == pytest.approx(
         min(entry["seconds"][benchmark.BARE_LAST]) / min(entry["seconds"][benchmark.FILES])
@@ -27,11 +28,8 @@ def test_runs_and_writes_json(
 
 
 def test_refuses_to_time_different_vectors(benchmark: ModuleType) -> None:
-    vectors = {
-        benchmark.FORWARD: np.zeros((2, 3)),
-        benchmark.ARRAYS: np.zeros((2, 3)),
-        benchmark.FILES: np.ones((2, 3)),
-    }
+    vectors = dict.fromkeys(benchmark.AIMS, np.zeros((2, 3)))
+    vectors[benchmark.FILES] = np.ones((2, 3))
     with pytest.raises(RuntimeError, match="nothing to compare"):
         benchmark.disagreement(vectors)
 

@@ -235,7 +235,7 @@ def test_features_that_do_not_fit_are_an_error(tmp_path: Path, folder: Path) -> 
         fill(cache(tmp_path, loud), data.load(folder))
 
 
-def test_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOOKALIKE_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

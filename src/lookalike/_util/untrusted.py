@@ -67,30 +67,32 @@ def parse_json(text: str) -> Any:
     Raises:
         ValueError: If it is no JSON, or nested deeper than 64 levels.
 
-    >>> parse_json("[" * 65 + "]" * 65)
-    Traceback (most recent call last):
-    ValueError: nested deeper than 64 levels
+    Examples:
+        >>> parse_json("[" * 65 + "]" * 65)
+        Traceback (most recent call last):
+        ValueError: nested deeper than 64 levels
     """
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(f"nested deeper than {DEEPEST} levels") from None
     level = [value]
-    for _ in range(DEEPEST + 1):
-        level = _inner_values(level)
-        if not level:
-            return value
-    raise ValueError(f"nested deeper than {DEEPEST} levels")
+    for _ in range(DEEPEST):
+        level = _inner_containers(level)
+    if level:
+        raise ValueError(f"nested deeper than {DEEPEST} levels")
+    return value
 
 
-def _inner_values(values: list[Any]) -> list[Any]:
+def _inner_containers(values: list[Any]) -> list[Any]:
+    """The lists and mappings directly inside of some values."""
     inner: list[Any] = []
     for value in values:
         if isinstance(value, dict):
             inner.extend(value.values())
         elif isinstance(value, list):
             inner.extend(value)
-    return inner
+    return [value for value in inner if isinstance(value, (dict, list))]
 
 
 def read_yaml(path: Path) -> Any:

@@ -20,6 +20,7 @@ from lookalike.data.files import table_of_files, verified
 from lookalike.data.folder import list_pictures
 from lookalike.data.names import as_text
 from lookalike.data.pictures import Pictures
+from lookalike.inference.engine_name import ENGINE_HELP, EngineName
 
 DESCRIPTION = """Write the vectors of pictures to a file. DATA is any folder of pictures, or anything that lookalike
 train accepts. x.npy contains the vectors, and x.csv next to it the path and label of each row. x.parquet contains
@@ -39,6 +40,7 @@ class EmbedSettings:
     strict: bool = setting(False, "fail if a picture cannot be read, instead of leaving it out")
     workers: int | None = setting(None, "processes that read pictures; null: by the number of cores", least=0)
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
+    engine: EngineName = setting("auto", ENGINE_HELP)
 
 
 def run(argv: list[str]) -> int:
@@ -48,7 +50,7 @@ def run(argv: list[str]) -> int:
     with exit_on_interrupt():
         from lookalike.inference.model import load
 
-    model = load(settings.run, settings.device)
+    model = load(settings.run, settings.device, settings.engine)
     pictures = _load_pictures(settings.data, settings.strict)
     vectors = embed_pictures(model, pictures, settings.workers)
     _write(outputs, vectors, pictures)

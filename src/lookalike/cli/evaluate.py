@@ -15,6 +15,7 @@ from lookalike.cli.loading import embed_pictures, load_model
 from lookalike.cli.output import print_result, unreadable_lines
 from lookalike.data.pictures import BrokenData, Pictures
 from lookalike.data.splits import lacking_role, measurable_classes
+from lookalike.inference.engine_name import ENGINE_HELP, EngineName
 from lookalike.objectives.libc import load_messages
 from lookalike.training.checkpoint import RunFolder
 from lookalike.training.evaluate import as_lines, measure
@@ -43,6 +44,7 @@ class EvaluateSettings:
     workers: int | None = setting(None, "processes that read pictures; null: by the number of cores", least=0)
     size: int | None = setting(None, "side of the input in pixels, for a backbone given by name", least=1)
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
+    engine: EngineName = setting("auto", ENGINE_HELP)
 
 
 def run(argv: list[str]) -> int:
@@ -50,7 +52,7 @@ def run(argv: list[str]) -> int:
     settings, flags = parse(
         EvaluateSettings, argv, "evaluate", DESCRIPTION, EXAMPLE, positional=["run", "data"], flags=JSON
     )
-    model = load_model(settings.run, settings.size, settings.device)
+    model = load_model(settings.run, settings.size, settings.device, settings.engine)
     messages = load_messages(settings.run) if settings.message_passing else None
     pictures = data.load(settings.data, strict=settings.strict, progress=True)
     problems = [list(problem) for problem in pictures.problems]

@@ -23,6 +23,7 @@ from lookalike.cli.output import print_result, unreadable_lines
 from lookalike.data.files import counted
 from lookalike.data.names import from_text
 from lookalike.data.reading import SUFFIXES
+from lookalike.inference.engine_name import ENGINE_HELP, EngineName
 
 DESCRIPTION = """Make a folder of pictures searchable, or update its index: add new pictures, embed changed ones again,
 remove deleted ones. Every batch is saved when it is done; after an interruption the same command continues. The name of
@@ -54,6 +55,7 @@ class IndexSettings:
     batch: int = setting(64, "pictures that are saved together", least=1)
     size: int | None = setting(None, "side of the input in pixels, for a backbone given by name", least=1)
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
+    engine: EngineName = setting("auto", ENGINE_HELP)
 
 
 def run(argv: list[str]) -> int:
@@ -69,7 +71,7 @@ def run(argv: list[str]) -> int:
     with exit_on_interrupt():
         from lookalike import index
 
-    model = load_model(settings.run, settings.size, settings.device)
+    model = load_model(settings.run, settings.size, settings.device, settings.engine)
     with StopRequest().listening() as stop, ExitStack() as stack:
         idx = stack.enter_context(_open_index(settings, model))
         ticks: list[Any] = []

@@ -15,20 +15,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lookalike.data.pictures import Pictures
+    from lookalike.inference.engine_name import EngineName
     from lookalike.inference.model import TrainedModel
 
 
-def load_model(run: Path, size: int | None, device: str | None) -> TrainedModel:
+def load_model(run: Path, size: int | None, device: str | None, engine: EngineName) -> TrainedModel:
     """Load a trained model, or a backbone by its name; only a backbone takes another ``size`` of its input."""
     with exit_on_interrupt():
         from lookalike import models
         from lookalike.inference import model as trained
 
     if not run.exists() and models.is_backbone(str(run)):
-        return trained.untrained(str(run), size=size, device=device)
+        return trained.untrained(str(run), size=size, device=device, engine=engine)
     if size is not None:
         raise UsageError("--size is for a backbone given by name; a run has its own size")
-    return trained.load(run, device)
+    return trained.load(run, device, engine)
 
 
 def embed_pictures(model: TrainedModel, pictures: Pictures, workers: int | None) -> NDArray[np.float32]:

@@ -13,6 +13,7 @@ from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
 from lookalike.cli.output import print_result, require_new_file
 from lookalike.data.names import as_text
+from lookalike.inference.engine_name import ENGINE_HELP, EngineName
 from lookalike.report import html
 from lookalike.report.tables import Column, Line, Table, number, words
 
@@ -36,6 +37,7 @@ class SearchSettings:
     html: Path | None = setting(None, "also write a page with the pictures, as one file")
     overwrite: bool = setting(False, "replace --html if it exists")
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
+    engine: EngineName = setting("auto", ENGINE_HELP)
     store: str | None = setting(
         None, "address of the Milvus server that may receive LOOKALIKE_MILVUS_TOKEN; null: LOOKALIKE_MILVUS_URI"
     )
@@ -60,7 +62,7 @@ def run(argv: list[str]) -> int:
         if count == 0 and settings.where and idx.count():
             check_keys(settings.where, metadata_keys(idx))
             suggestions = nearest_labels(settings.where, idx.labels())
-        vectors = idx.model(settings.device).embed(settings.picture)
+        vectors = idx.model(settings.device, settings.engine).embed(settings.picture)
         (hits,) = index.search_reranked(idx, vectors, settings.k, settings.where, settings.rerank)
         info = idx.info()
         stamps = idx.stamps([hit.item.id for hit in hits])

@@ -15,6 +15,7 @@ from lookalike._util.signals import StopRequest
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
 from lookalike.cli.output import print_result, print_status
+from lookalike.inference.engine_name import ENGINE_HELP, EngineName
 
 if TYPE_CHECKING:
     from lookalike.server import Keys
@@ -49,6 +50,7 @@ class ServeSettings:
     megabytes_per_minute: float | None = setting(None, "uploads, per key", above=0)
     access_log: bool = setting(False, "log every request to stderr")
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
+    engine: EngineName = setting("auto", ENGINE_HELP)
     store: str | None = setting(
         None, "address of the Milvus server that may receive LOOKALIKE_MILVUS_TOKEN; null: LOOKALIKE_MILVUS_URI"
     )
@@ -91,7 +93,7 @@ def run(argv: list[str]) -> int:
         index.open(settings.index, settings.store) as idx,
     ):
         print_status(f"loading the model of {settings.index} ...")
-        model = idx.model(settings.device)
+        model = idx.model(settings.device, settings.engine)
         app = create_app(idx, model, keys=keys, limits=limits, quota=quota, hosts=_accepted_hosts(settings))
         config = uvicorn.Config(
             app,

@@ -16,7 +16,8 @@ from lookalike.training.settings import Settings
 DESCRIPTION = """Learn an embedding in which pictures of the same class are close together. DATA is a folder of class
 folders, a CSV with the columns path and label, a known data set, or glyphs. The run is written to the folder --out."""
 EXAMPLE = "lookalike train my_pictures/ --out runs/mine --pooling gsp --steps 500"
-NOT_TRAINED = {"data", "out", "resume", "seed", "check", "strict", "cache", "workers"}  # not part of a found setting
+# Not part of a setting that lookalike tune found.
+NOT_TRAINED = {"data", "out", "resume", "seed", "check", "strict", "cache", "workers", "engine"}
 
 
 def run(argv: list[str]) -> int:

@@ -164,7 +164,7 @@ def test_vectors(model: TrainedModel, settings: Settings, test: Pictures) -> NDA
     if not settings.freeze_backbone:
         return model.embed_table(test, workers=settings.workers)
     backbone, head = model.embedder.backbone, model.embedder.head
-    cache = FeatureCache(settings.cache or cache_folder(), backbone, model.spec)
+    cache = FeatureCache(settings.cache or cache_folder(), backbone, model.spec, engine=settings.engine)
     cache.fill(cache.missing([(test, 1)]), workers=settings.workers, tick=lambda _: None)
     cache.store.refresh()
     positions = cache.rows(test)

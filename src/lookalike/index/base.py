@@ -20,6 +20,7 @@ from lookalike.index.filters import Condition, parse
 from lookalike.index.items import Hit, Item, Vectors, check_ids, check_items, check_vectors
 from lookalike.index.kinds import check_kind
 from lookalike.index.storage import MODEL, About, BrokenIndex, WriterLock, WrongModel, fingerprint_of
+from lookalike.inference.engine_name import EngineName
 
 MOST = 10_000  # neighbours per search
 QUERIES_AT_ONCE = 64
@@ -84,11 +85,12 @@ class Index(ABC):
         """Size D of the vectors."""
         return self.about.dim
 
-    def model(self, device: torch.device | str | None = None) -> Any:
+    def model(self, device: torch.device | str | None = None, engine: EngineName = "auto") -> Any:
         """Load the model that the index was made with.
 
         Args:
             device: Where to load it; None for a GPU if there is one.
+            engine: As for ``lookalike.load``.
 
         Returns:
             A ``lookalike.inference.model.TrainedModel``.
@@ -98,7 +100,7 @@ class Index(ABC):
         """
         from lookalike.inference.model import load
 
-        model = load(self.path / MODEL, device)
+        model = load(self.path / MODEL, device, engine)
         if fingerprint_of(model) != self.fingerprint:
             raise BrokenIndex(
                 f"{self.path / MODEL} is damaged or of another index: its fingerprint is not that in index.json. "

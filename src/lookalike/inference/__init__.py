@@ -10,17 +10,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lookalike.inference.engine import Engine, create_engine, forward_each
+    from lookalike.inference.engine_name import EngineName
     from lookalike.inference.heatmap import Box, Explained, crop_box, spread
-    from lookalike.inference.model import TrainedModel, embed_batches, forward_each, load, untrained
+    from lookalike.inference.model import TrainedModel, embed_batches, load, untrained
     from lookalike.inference.preprocess import Preprocess, crop_loader, to_inputs
     from lookalike.models.input_spec import InputSpec
 
 __all__ = [
     "Box",
+    "Engine",
+    "EngineName",
     "Explained",
     "InputSpec",
     "Preprocess",
     "TrainedModel",
+    "create_engine",
     "crop_box",
     "crop_loader",
     "embed_batches",
@@ -32,8 +37,10 @@ __all__ = [
 ]
 
 _MODULES = {
+    "lookalike.inference.engine": ["Engine", "create_engine", "forward_each"],
+    "lookalike.inference.engine_name": ["EngineName"],
     "lookalike.inference.heatmap": ["Box", "Explained", "crop_box", "spread"],
-    "lookalike.inference.model": ["TrainedModel", "embed_batches", "forward_each", "load", "untrained"],
+    "lookalike.inference.model": ["TrainedModel", "embed_batches", "load", "untrained"],
     "lookalike.inference.preprocess": ["Preprocess", "crop_loader", "to_inputs"],
     "lookalike.models.input_spec": ["InputSpec"],
 }

@@ -1,12 +1,14 @@
 """A trained model, ready for use: ``lookalike.load(run).embed(pictures)`` and ``.explain(picture)``.
 
-On a CPU every picture goes through the network alone. Torch chooses the code of a convolution also by the batch size,
+The backbone runs in an engine (``inference.engine``), the head in torch. On a CPU every picture goes through both
+alone. Torch chooses the code of a convolution also by the batch size,
 so in a batch the last bits of a vector would depend on how many other pictures happen to be in it. Alone, a file has
 the same vector, bit for bit, from ``embed``, from an index and from the server (same machine and number of threads).
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
@@ -20,37 +22,48 @@ from lookalike._util.checks import check_count
 from lookalike.data.cropping import Pixels
 from lookalike.data.loading import evaluation_batch
 from lookalike.data.pictures import Pictures
+from lookalike.inference.engine import Engine, create_engine, forward_each, joined, resolve_engine
+from lookalike.inference.engine_name import EngineName
 from lookalike.inference.heatmap import CropWeights, Explained, crop_box, spread
 from lookalike.inference.preprocess import Preprocess, as_image, as_list, crop_loader, decoded_batches
 from lookalike.models import Embedder, create_backbone, hub, load_model, starts_random
 
 
-def load(run: str | Path, device: torch.device | str | None = None) -> "TrainedModel":
+def load(run: str | Path, device: torch.device | str | None = None, engine: EngineName = "auto") -> "TrainedModel":
     """Load a trained model.
 
     Args:
         run: Folder with ``model.json`` and ``model.safetensors``, or ``"hf:owner/name"`` or
             ``"hf:owner/name@revision"`` for a model on the Hugging Face hub.
         device: Where to compute; None takes a GPU if there is one.
+        engine: What computes the local features: "torch", "openvino", "onnxruntime", or "auto" for OpenVINO on a CPU
+            if it is installed, else torch.
 
     Returns:
         The model, in eval mode.
 
     Raises:
-        ValueError: If there is no such model, or its files do not fit.
+        ValueError: If there is no such model or engine, or the files do not fit.
     """
     if hub.is_address(run):
         run = hub.fetch(str(run))
-    return TrainedModel(load_model(run, device or _default_device()))
+    return TrainedModel(load_model(run, device or _default_device()), engine)
 
 
-def untrained(backbone: str, *, size: int | None = None, device: torch.device | str | None = None) -> "TrainedModel":
+def untrained(
+    backbone: str,
+    *,
+    size: int | None = None,
+    device: torch.device | str | None = None,
+    engine: EngineName = "auto",
+) -> "TrainedModel":
     """Load a backbone with its pretrained weights and average its local features: the baseline of a trained model.
 
     Args:
         backbone: Name as ``lookalike.models.create_backbone`` takes it.
         size: Side of the input in pixels; None for the backbone's own.
         device: Where to compute; None takes a GPU if there is one.
+        engine: As for ``load``.
 
     Returns:
         The model, in eval mode.
@@ -63,7 +76,7 @@ def untrained(backbone: str, *, size: int | None = None, device: torch.device | 
     network = create_backbone(backbone)
     spec = network.spec if size is None else network.spec.resized(size)
     embedder = Embedder(network, dim=None, pooling="average", input_spec=spec)
-    return TrainedModel(embedder.to(device or _default_device()))
+    return TrainedModel(embedder.to(device or _default_device()), engine)
 
 
 @torch.inference_mode()
@@ -85,29 +98,15 @@ def embed_batches(
     for batch in batches:
         results.append(_on_cpu(forward(batch.to(device, non_blocking=True))))
         tick(len(batch))
-    return _joined(results)
-
-
-def forward_each(forward: Callable[[Tensor], Any], inputs: Tensor) -> Any:
-    """Run ``forward`` so that the result of a picture does not depend on its batch: one by one on a CPU.
-
-    Args:
-        forward: Gives one tensor (B, ...) for inputs (B, ...), or a tuple of them.
-        inputs: (B, ...). On other devices than a CPU they go through ``forward`` as one batch.
-
-    Returns:
-        What ``forward`` would give for the batch, up to the last bits.
-    """
-    if inputs.device.type != "cpu":
-        return forward(inputs)
-    return _joined([forward(inputs[i : i + 1].clone()) for i in range(len(inputs))])  # clone: aligned in memory
+    return joined(results)
 
 
 class TrainedModel:
     """Pictures -> vectors, normalised as trained.
 
     Args:
-        embedder: The network; it is put into eval mode.
+        embedder: The network; it is put into eval mode. Its backbone must not change afterwards.
+        engine: As for ``load``.
 
     Attributes:
         embedder: The network.
@@ -117,12 +116,18 @@ class TrainedModel:
         distance: The distance between its vectors, "cosine" or "l2".
     """
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, engine: EngineName = "auto") -> None:
         self.embedder = embedder.eval()
         self.spec = embedder.input_spec
         self.preprocess = Preprocess(self.spec)
         self.device = next(embedder.parameters()).device
         self.distance = embedder.head.distance
+        self._engine_name = resolve_engine(engine, self.device)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """What computes the local features; a converted network is loaded on first use."""
+        return create_engine(self.embedder.backbone, self.spec, self._engine_name)
 
     @property
     def dim(self) -> int:
@@ -174,7 +179,7 @@ class TrainedModel:
     @torch.inference_mode()
     def vectors(self, crops: Tensor) -> Tensor:
         """Compute the vectors (B, D) of crops (B, size, size, 3) uint8 that ``preprocess`` made."""
-        return forward_each(self.embedder, self.preprocess.inputs(crops.to(self.device, non_blocking=True)))
+        return forward_each(self.embedder.head, self._maps(crops).flatten(1, 2))
 
     @overload
     def explain(self, pictures: str | Path | Image.Image, batch_size: int | None = None) -> Explained: ...
@@ -207,7 +212,7 @@ class TrainedModel:
             return self.preprocess.crop(image)
 
         def forward(crops: Tensor) -> Any:
-            return forward_each(self._weights, self.preprocess.inputs(crops))
+            return forward_each(self._weights, self._maps(crops))
 
         results = self._run(pictures, batch_size, crop, forward)
         if results is None:
@@ -230,13 +235,15 @@ class TrainedModel:
         Returns:
             The weights of the pooling's grid. ``crop_box`` gives the area that it covers.
         """
-        crops = torch.from_numpy(crop)[None].to(self.device)
-        grids, attributes = _on_cpu(forward_each(self._weights, self.preprocess.inputs(crops)))
+        grids, attributes = _on_cpu(forward_each(self._weights, self._maps(torch.from_numpy(crop)[None])))
         shares = attributes[0].numpy()
         return CropWeights(grids[0].numpy(), shares if len(shares) else None)
 
-    def _weights(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        explanation = self.embedder.explain(inputs)
+    def _maps(self, crops: Tensor) -> Tensor:
+        return self.engine.maps(self.preprocess.inputs(crops.to(self.device, non_blocking=True)))
+
+    def _weights(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        explanation = self.embedder.explain_maps(maps)
         return explanation.heat_maps, explanation.attributes
 
     def _no_vectors(self) -> NDArray[np.float32]:
@@ -268,10 +275,3 @@ def _on_cpu(results: Any) -> Any:
     if isinstance(results, Tensor):
         return results.float().cpu()
     return tuple(map(_on_cpu, results))
-
-
-def _joined(results: list[Any]) -> Any:
-    """Results of several batches as one: tensors, or tuples of tensors."""
-    if isinstance(results[0], Tensor):
-        return torch.cat(results)
-    return tuple(map(torch.cat, zip(*results, strict=True)))

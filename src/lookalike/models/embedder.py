@@ -229,7 +229,12 @@ class Embedder(nn.Module):
     def explain(self, images: Tensor) -> Explanation:
         """Vectors and weights of images (B, 3, H, W), in eval mode and without gradients."""
         with in_eval_mode(self):
-            maps = self.backbone.maps(images)
+            return self.explain_maps(self.backbone.maps(images))
+
+    @torch.no_grad()
+    def explain_maps(self, maps: Tensor) -> Explanation:
+        """Vectors and weights of local features (B, H', W', C)."""
+        with in_eval_mode(self.head):
             pooled = self.head(maps.flatten(1, 2), details=True)
         return Explanation(pooled.vector, pooled.weights, pooled.attributes, (maps.shape[1], maps.shape[2]))
 

@@ -11,6 +11,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils._device import DeviceContext
 
+from lookalike._util.hashing import digest
+
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Read a state dict.
@@ -102,6 +104,15 @@ class ShapesOnly(DeviceContext):
         if func in (torch.linspace, torch.arange, torch.tensor):
             return func(*args, **(kwargs or {}))
         return super().__torch_function__(func, types, args, kwargs)
+
+
+def weights_key(module: nn.Module) -> str:
+    """The hash of all weights and buffers of a module, with their names, types and shapes."""
+    lines = []
+    for name, value in sorted(module.state_dict().items()):
+        content = value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+        lines.append(f"{name} {digest(str(value.dtype), str(tuple(value.shape)), content)}")
+    return digest(*lines)
 
 
 def first_line(error: BaseException) -> str:

@@ -23,10 +23,12 @@ from lookalike.data.loading import PictureLoader, default_workers, evaluation_ba
 from lookalike.data.pictures import Pictures, Reader
 from lookalike.data.sampler import ClassBatches
 from lookalike.data.transforms import Crop, training_transform
-from lookalike.inference.model import forward_each
+from lookalike.inference.engine import create_engine
+from lookalike.inference.engine_name import EngineName
 from lookalike.inference.preprocess import Preprocess, crop_loader, to_inputs
 from lookalike.models import Embedder
 from lookalike.models.input_spec import InputSpec
+from lookalike.models.weight_files import weights_key
 from lookalike.training.feature_store import FeatureStore
 from lookalike.training.settings import Settings
 
@@ -158,6 +160,7 @@ def fill_cache(
         crop=settings.crop,
         flip=settings.flip,
         seed=settings.seed,
+        engine=settings.engine,
     )
     wanted = [(train, settings.views)]
     if validation is not None:
@@ -192,23 +195,27 @@ class FeatureCache:
         crop: Crop = "area",
         flip: bool = True,
         seed: int = 0,
+        engine: EngineName = "auto",
     ) -> None:
-        self.backbone, self.spec, self.crop, self.flip, self.seed = backbone.eval(), spec, crop, flip, seed
+        self.spec, self.crop, self.flip, self.seed = spec, crop, flip, seed
+        self.engine = create_engine(backbone.eval(), spec, engine)
         self.device = next(backbone.parameters()).device
         shape = self.compute(torch.zeros(1, 3, spec.size, spec.size)).shape
         about = {
             "version": VERSION,
             "backbone": getattr(backbone, "name", type(backbone).__name__),  # the same weights may fit other networks
-            "weights": _weights_key(backbone),
+            "weights": weights_key(backbone),
             "input": spec.to_dict(),
         }
+        if self.engine.name != "torch":
+            about["engine"] = self.engine.name
         self.store = FeatureStore(folder, about, (shape[1], shape[2]))
         self._contents: dict[int, tuple[Reader, dict[int, str]]] = {}  # holds the reader, so that its id stays unique
 
     @torch.inference_mode()
     def compute(self, images: Tensor) -> NDArray[np.float16]:
         """Compute the features of images (B, 3, H, W): (B, N, C) in half precision."""
-        features: Tensor = forward_each(self.backbone, images.to(self.device))
+        features = self.engine.maps(images.to(self.device)).flatten(1, 2)
         return features.half().cpu().numpy()
 
     def missing(self, wanted: Sequence[tuple[Pictures, int]]) -> list[View]:
@@ -284,11 +291,3 @@ class _ViewSet(Dataset[tuple[Tensor, int]]):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(view.key[:16], 16))
             return self.augmented(image), index
-
-
-def _weights_key(backbone: nn.Module) -> str:
-    lines = []
-    for name, value in sorted(backbone.state_dict().items()):
-        content = value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
-        lines.append(f"{name} {digest(str(value.dtype), str(tuple(value.shape)), content)}")
-    return digest(*lines)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lookalike._util.settings import check_settings, setting
+from lookalike.inference.engine_name import ENGINE_HELP, EngineName
 
 Precision = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
 
@@ -173,6 +174,7 @@ class Settings:
     device: str = setting("auto", "auto, cpu, cuda, mps", group="the machine")
     devices: int = setting(1, "processes on this machine; torchrun overrides it", least=1)
     nodes: int = setting(1, "number of machines", least=1)
+    engine: EngineName = setting("auto", ENGINE_HELP)
     precision: Precision = setting("auto", "auto: bf16-mixed on CUDA, else 32-true")
 
     def __post_init__(self) -> None:
@@ -193,6 +195,7 @@ FREE_ON_RESUME = frozenset(
         "device",
         "devices",
         "nodes",
+        "engine",
         "save_every",
         "check",
         "strict",
