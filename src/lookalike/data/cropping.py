@@ -17,11 +17,19 @@ class CropSettings(Protocol):
     """The three properties of an ``InputSpec`` that decide the crop."""
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Side of the crop in pixels."""
+        ...
+
     @property
-    def resize_to(self) -> int: ...
+    def resize_to(self) -> int:
+        """Shorter side of the picture before the crop."""
+        ...
+
     @property
-    def interpolation(self) -> str: ...
+    def interpolation(self) -> str:
+        """Name of the resampling filter."""
+        ...
 
 
 class CropSize(NamedTuple):

@@ -87,6 +87,7 @@ class Backbone(nn.Module):
         return stages
 
     def extra_repr(self) -> str:
+        """Settings in the printed form of the module."""
         return f"name={self.name!r}, channels={self.channels}"
 
     def _groups_by_prefix(self) -> list[list[str]]:

@@ -85,6 +85,7 @@ class Block(nn.Module):
         self.stride, self.new_channels = stride, channels_out - channels_in
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the map of the block."""
         change = self.norm2(self.conv2(relu(self.norm1(self.conv1(x)))))
         return relu(_shortcut(x, self.stride, self.new_channels) + change)
 
@@ -99,6 +100,7 @@ class PreactivatedBlock(nn.Module):
         self.stride, self.new_channels = stride, channels_out - channels_in
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the map of the block."""
         change = self.conv2(relu(self.norm2(self.conv1(relu(self.norm1(x))))))
         return _shortcut(x, self.stride, self.new_channels) + change
 

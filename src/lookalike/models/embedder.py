@@ -169,6 +169,7 @@ class Head(nn.Module):
         return start
 
     def extra_repr(self) -> str:
+        """Settings in the printed form of the module."""
         return f"normalise={self.normalise!r}"
 
     def _finished(self, pooled: Tensor, raw: bool) -> Tensor:

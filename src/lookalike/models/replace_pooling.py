@@ -63,6 +63,7 @@ class MapPooling(nn.Module):
         return self.pooling.out_dim // self.pooling.dim
 
     def extra_repr(self) -> str:
+        """Settings in the printed form of the module."""
         return f"channels_last={self.channels_last}, flatten={self.flatten}"
 
 
@@ -84,6 +85,7 @@ class TokenPooling(nn.Module):
         return self.pooling(tokens[:, self.prefix :])
 
     def extra_repr(self) -> str:
+        """Settings in the printed form of the module."""
         return f"prefix={self.prefix}"
 
 

@@ -16,6 +16,13 @@ from lookalike.pooling.autograd import precise, without_autocast
 
 
 class Loss(NamedTuple):
+    """The result of an objective.
+
+    Attributes:
+        value: Scalar, differentiable.
+        parts: Scalars for the log, detached.
+    """
+
     value: Tensor  # scalar, differentiable
     parts: dict[str, Tensor]  # scalars for the log, detached
 
@@ -72,10 +79,12 @@ class Objective(nn.Module):
         return []
 
     def extra_repr(self) -> str:
+        """Settings in the printed form of the module."""
         return ", ".join(f"{name}={value}" for name, value in self.settings.items())
 
 
 def check_vectors(name: str, vectors: Tensor, labels: Tensor) -> None:
+    """Raise TypeError or ValueError unless vectors are (B, D) and labels are integers (B,)."""
     if not isinstance(vectors, Tensor) or not vectors.is_floating_point():
         kind = vectors.dtype if isinstance(vectors, Tensor) else type(vectors).__name__
         raise TypeError(f"{name} must be a floating point tensor, got {kind}")
@@ -89,6 +98,7 @@ def check_vectors(name: str, vectors: Tensor, labels: Tensor) -> None:
 
 
 def check_pictures(pictures: Tensor | None, count: int) -> None:
+    """Raise TypeError or ValueError unless pictures are None or integers (count,)."""
     if pictures is None:
         return
     if not isinstance(pictures, Tensor) or pictures.is_floating_point() or pictures.dtype == torch.bool:
@@ -99,4 +109,5 @@ def check_pictures(pictures: Tensor | None, count: int) -> None:
 
 
 def check_labels(labels: Tensor, classes: int) -> None:
+    """Raise ValueError unless all labels are classes."""
     require(((labels >= 0) & (labels < classes)).all(), f"labels must lie in 0..{classes - 1} for {classes} classes")

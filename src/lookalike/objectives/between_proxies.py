@@ -57,6 +57,7 @@ class BetweenAnchors(Objective):
     def compute(
         self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
     ) -> Loss:
+        """Compute the loss of a checked batch, as ``forward``."""
         check_labels(labels, self.classes)
         anchors, same = self.anchors(pictures)
         value, parts = self.objective.pairwise(embeddings, labels, anchors, self.anchor_labels, same)
@@ -93,17 +94,21 @@ class BetweenProxies(BetweenAnchors):
         self.proxies = nn.Parameter(nn.functional.normalize(torch.randn(classes * per_class, dim)))
 
     def anchors(self, pictures: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the anchors (n, D) of this step, and the pictures (n,) they are of."""
         del pictures  # a proxy was a picture once, and is none any more
         return (self.proxies if self.objective.normalise else clip(self.proxies)), None
 
     def proxy_parameters(self) -> list[nn.Parameter]:
+        """Return the vectors that stand for classes."""
         return [self.proxies]
 
     def choose(self, places: NDArray[np.int64], vectors: Tensor) -> None:
+        """Take new proxies: positions of pictures, and their vectors (n, D)."""
         del places
         self.set_proxies(vectors)
 
     def solution(self, embed: Embed) -> Tensor:
+        """Return the vectors (n, D) of the proxies at the end of a problem."""
         del embed
         return self.proxies.detach().clone()
 
@@ -135,14 +140,17 @@ class BetweenSamples(BetweenAnchors):
         self._seen = vectors
 
     def anchors(self, pictures: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the anchors (n, D) of this step, and the pictures (n,) they are of."""
         if self._seen is None:
             raise ValueError("the samples must be seen anew before every call: see(model(samples))")
         vectors, self._seen = self._seen, None
         return vectors, None if pictures is None else pictures.unsqueeze(1) == self.places
 
     def choose(self, places: NDArray[np.int64], vectors: Tensor) -> None:
+        """Take new proxies: positions of pictures, and their vectors (n, D)."""
         del vectors  # they are made anew at every step
         self.places.copy_(torch.from_numpy(places.reshape(-1)))
 
     def solution(self, embed: Embed) -> Tensor:
+        """Return the vectors (n, D) of the proxies at the end of a problem."""
         return embed(self.places.cpu().numpy())

@@ -54,6 +54,14 @@ FORMS = ("mean", "energy", "energy-sum")
 
 
 class Centres(NamedTuple):
+    """The centres of classes.
+
+    Attributes:
+        vectors: (n, D).
+        present: (n,) bool, the rows that are centres; None for all.
+        classes: Scalar, the number of classes they stand for.
+    """
+
     vectors: Tensor  # (n, D)
     present: Tensor | None  # (n,) bool: rows that are centres; None: all
     classes: Tensor  # scalar: how many classes these stand for
@@ -114,6 +122,7 @@ class CentreObjective(Objective):
     def compute(
         self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None, pictures: Tensor | None = None
     ) -> Loss:
+        """Compute the loss of a checked batch, as ``forward``."""
         del attributes, pictures  # classes are told apart by vectors
         owner = self._owner[0]
         centres = self._running_means(embeddings, labels) if owner is None else self._proxies(owner, embeddings)
@@ -123,12 +132,15 @@ class CentreObjective(Objective):
         return self.measure(centres)
 
     def measure(self, centres: Centres) -> Loss:
+        """Compute the loss of the centres."""
         raise NotImplementedError
 
     def get_extra_state(self) -> Tensor:
+        """Return the state that is not a parameter, for checkpoints."""
         return torch.tensor(self.step)
 
     def set_extra_state(self, state: Tensor) -> None:
+        """Restore the state of ``get_extra_state``."""
         self.step = int(state)
 
     def _draw(self, device: torch.device) -> Tensor | None:
@@ -220,6 +232,7 @@ class CentreSpread(CentreObjective):
         self.offset = offset
 
     def measure(self, centres: Centres) -> Loss:
+        """Compute the loss of the centres."""
         if self.over == "similarity":
             mean = mean_over_pairs(centres.vectors, similarities, self.mean, present=centres.present)
             return Loss(mean, {"mean": mean.detach()})
@@ -260,6 +273,7 @@ class CentreCrowding(CentreObjective):
         self.margin = margin
 
     def measure(self, centres: Centres) -> Loss:
+        """Compute the loss of the centres."""
         means = mean_over_others(centres.vectors, similarities, self.mean, present=centres.present)
         mean = log_exp_mean(means, 0, weights=centres.present)
         rivals = (centres.classes - 1).clamp(min=1).to(mean.dtype)

@@ -37,6 +37,7 @@ class Composed(Objective):
     def compute(
         self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
     ) -> Loss:
+        """Compute the loss of a checked batch, as ``forward``."""
         values, parts = [], {}
         for name, objective in self.objectives.items():
             loss: Loss = objective(embeddings, labels, attributes, pictures)
@@ -46,6 +47,7 @@ class Composed(Objective):
         return Loss(torch.stack(values).sum(), parts)
 
     def proxy_parameters(self) -> list[nn.Parameter]:
+        """Return the vectors that stand for classes."""
         return [
             parameter
             for objective in self.objectives.values()

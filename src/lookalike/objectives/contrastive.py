@@ -27,6 +27,7 @@ class Contrastive(PairObjective):
         self.margin = margin
 
     def compare(self, pairs: Pairs) -> Loss:
+        """Compute the loss of all pairs."""
         similarities = pairs.similarities
         far = pairs.positive & (similarities < 1 - DUPLICATE)
         near = pairs.negative & (similarities > self.margin)
@@ -47,6 +48,7 @@ class ContrastiveDistance(PairObjective):
         self.negative_margin = negative_margin
 
     def compare(self, pairs: Pairs) -> Loss:
+        """Compute the loss of all pairs."""
         distances = pairs.distances
         far = pairs.positive & (distances > self.positive_margin)
         near = pairs.negative & (distances < self.negative_margin)

@@ -40,6 +40,7 @@ class Gathered(nn.Module):
         attributes: Tensor | None = None,
         pictures: Tensor | None = None,
     ) -> Loss:
+        """Compute the loss of the batch gathered from all processes."""
         if world_size() == 1:
             return self.objective(embeddings, labels, attributes, pictures)
         check_vectors("embeddings", embeddings, labels)
@@ -51,6 +52,7 @@ class Gathered(nn.Module):
         return self.objective(joined, gather(labels), joined_attributes, joined_pictures)
 
     def proxy_parameters(self) -> list[nn.Parameter]:
+        """Return the vectors that stand for classes."""
         return self.objective.proxy_parameters()
 
     @torch.no_grad()
@@ -74,6 +76,7 @@ class Gathered(nn.Module):
 
 
 def world_size() -> int:
+    """Return the number of processes, 1 without distributed training."""
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 

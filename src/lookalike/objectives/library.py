@@ -22,6 +22,13 @@ from lookalike.objectives.pairs import PairObjective, Pairs, share
 
 
 class Triplet(PairObjective):
+    """Triplet loss, by pytorch-metric-learning: max(0, d(anchor, positive) - d(anchor, negative) + margin).
+
+    Args:
+        margin: Difference of distances that is enough.
+        normalise: Project embeddings onto the unit sphere.
+    """
+
     def __init__(self, margin: float = 0.1, *, normalise: bool = True) -> None:
         from pytorch_metric_learning.losses import TripletMarginLoss
 
@@ -31,6 +38,7 @@ class Triplet(PairObjective):
         self.loss: nn.Module = TripletMarginLoss(margin=margin, distance=_distance())
 
     def compare(self, pairs: Pairs) -> Loss:
+        """Compute the loss of all pairs."""
         triplets = _triplets(pairs)
         value = _value(self.loss, pairs, triplets)
         with torch.no_grad():
@@ -41,6 +49,14 @@ class Triplet(PairObjective):
 
 
 class LiftedStructure(PairObjective):
+    """Generalized lifted structure loss (Hermans et al.), by pytorch-metric-learning.
+
+    Args:
+        positive_margin: Distance up to which positives are not pulled.
+        negative_margin: Distance from which negatives are not pushed.
+        normalise: Project embeddings onto the unit sphere.
+    """
+
     def __init__(self, positive_margin: float = 0.0, negative_margin: float = 1.0, *, normalise: bool = True) -> None:
         from pytorch_metric_learning.losses import GeneralizedLiftedStructureLoss
 
@@ -51,6 +67,7 @@ class LiftedStructure(PairObjective):
         )
 
     def compare(self, pairs: Pairs) -> Loss:
+        """Compute the loss of all pairs."""
         return Loss(_value(self.loss, pairs, _both_kinds(pairs)), {})
 
 
@@ -67,6 +84,7 @@ class Circle(PairObjective):
         self.loss: nn.Module = CircleLoss(m=relaxation, gamma=scale)
 
     def compare(self, pairs: Pairs) -> Loss:
+        """Compute the loss of all pairs."""
         return Loss(_value(self.loss, pairs, _both_kinds(pairs)), {})
 
 

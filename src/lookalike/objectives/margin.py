@@ -31,6 +31,7 @@ class Margin(PairObjective):
         self.beta = nn.Parameter(torch.tensor(float(beta)), requires_grad=learn_beta)
 
     def compare(self, pairs: Pairs) -> Loss:
+        """Compute the loss of all pairs."""
         distances, beta = pairs.distances, self.beta.to(pairs.anchors.dtype)
         too_far, too_near = self.margin + distances - beta, self.margin + beta - distances
         far, near = pairs.positive & (too_far > 0), pairs.negative & (too_near > 0)

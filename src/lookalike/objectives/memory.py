@@ -94,6 +94,7 @@ class CrossBatchMemory(Objective):
     def compute(
         self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
     ) -> Loss:
+        """Compute the loss of a checked batch, as ``forward``."""
         if embeddings.shape[1] != self.dim:
             raise ValueError(f"embeddings must have {self.dim} dimensions as the memory, got {embeddings.shape[1]}")
         if pictures is None and self.form == "distinct" and not self.match_itself:
@@ -116,6 +117,7 @@ class CrossBatchMemory(Objective):
         return Loss(value, parts)
 
     def proxy_parameters(self) -> list[nn.Parameter]:
+        """Return the vectors that stand for classes."""
         return self.objective.proxy_parameters()
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -124,6 +126,7 @@ class CrossBatchMemory(Objective):
         return {**tensors, "position": self.position, "fill": self.fill, "steps": self.steps}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore the state of ``get_extra_state``."""
         if state["embeddings"].shape != self.embeddings.shape:
             wanted, came = tuple(self.embeddings.shape), tuple(state["embeddings"].shape)
             raise ValueError(f"the saved memory must have (size, dim) = {wanted} as this one, got {came}")

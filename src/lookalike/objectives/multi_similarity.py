@@ -18,6 +18,8 @@ from lookalike.objectives.pairs import PairObjective, Pairs, log_one_plus_sum_ex
 
 
 class MultiSimilarity(PairObjective):
+    """Multi-similarity loss with its mining of pairs; the formula stands at the top of this file."""
+
     def __init__(
         self,
         alpha: float = 2.0,
@@ -38,6 +40,7 @@ class MultiSimilarity(PairObjective):
         self.mining = mining
 
     def compare(self, pairs: Pairs) -> Loss:
+        """Compute the loss of all pairs."""
         similarities = pairs.similarities
         hard_positive, hard_negative = pairs.positive, pairs.negative
         if self.mining is not None:

@@ -15,6 +15,8 @@ from lookalike.objectives.pairs import PairObjective, Pairs, mean
 
 
 class NPair(PairObjective):
+    """N-pair loss; the formula stands at the top of this file."""
+
     hints = Hints(per_class=2)
 
     def __init__(self, scale: float = 1.0, *, normalise: bool = False) -> None:
@@ -23,6 +25,7 @@ class NPair(PairObjective):
         self.scale = scale
 
     def compare(self, pairs: Pairs) -> Loss:
+        """Compute the loss of all pairs."""
         paired = pairs.positive.any(1)
         earlier = (pairs.labels.unsqueeze(1) == pairs.labels).tril(-1)
         chosen = paired & ~(earlier & paired).any(1)  # the first anchor of each class

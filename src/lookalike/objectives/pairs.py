@@ -15,6 +15,17 @@ from lookalike.pooling.autograd import precise, without_autocast
 
 
 class Pairs(NamedTuple):
+    """All pairs of anchors and references.
+
+    Attributes:
+        anchors: (B, D), normalised if the objective says so.
+        references: (R, D), likewise.
+        labels: (B,).
+        reference_labels: (R,).
+        positive: (B, R) bool, the labels agree and the pictures differ.
+        negative: (B, R) bool, the labels differ.
+    """
+
     anchors: Tensor  # (B, D), normalised if the objective says so
     references: Tensor  # (R, D), likewise
     labels: Tensor  # (B,)
@@ -49,6 +60,7 @@ class PairObjective(Objective):
     def compute(
         self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
     ) -> Loss:
+        """Compute the loss of a checked batch, as ``forward``."""
         del attributes, pictures  # pairs are of vectors; in a batch each has a place of its own
         vectors = normalize(embeddings) if self.normalise else embeddings
         same = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
@@ -82,6 +94,7 @@ class PairObjective(Objective):
             return self.compare(_pair_up(anchors, labels, references, reference_labels, same))
 
     def compare(self, pairs: Pairs) -> Loss:
+        """Compute the loss of all pairs."""
         raise NotImplementedError
 
 

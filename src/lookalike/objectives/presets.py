@@ -84,6 +84,7 @@ def preset_settings(name: str, preset: str | None) -> dict[str, Any]:
 
 
 def preset_hints(name: str, hints: Hints, preset: str | None) -> Hints:
+    """Return the hints of an objective with the learning rate of a preset."""
     if preset is None:
         return hints
     _check(preset)

@@ -48,11 +48,13 @@ class ProxyObjective(Objective):
         return normalize(embeddings) @ normalize(self.proxies.to(embeddings.dtype)).T
 
     def proxy_parameters(self) -> list[nn.Parameter]:
+        """Return the vectors that stand for classes."""
         return [self.proxies]
 
     def compute(
         self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
     ) -> Loss:
+        """Compute the loss of a checked batch, as ``forward``."""
         del attributes, pictures  # classes are told apart by vectors
         if embeddings.shape[1] != self.dim:
             raise ValueError(f"embeddings must have {self.dim} dimensions as the proxies, got {embeddings.shape[1]}")
@@ -60,10 +62,20 @@ class ProxyObjective(Objective):
         return self.classify(embeddings, labels)
 
     def classify(self, embeddings: Tensor, labels: Tensor) -> Loss:
+        """Compute the loss of embeddings (B, D) with labels (B,) against the proxies."""
         raise NotImplementedError
 
 
 class ProxyAnchor(ProxyObjective):
+    """Proxy-Anchor loss; the formula stands at the top of this file.
+
+    Args:
+        classes: Number of classes.
+        dim: D.
+        margin: Margin of the cosines.
+        sharpness: Scale of the exponents.
+    """
+
     def __init__(self, classes: int, dim: int, margin: float = 0.1, sharpness: float = 32.0) -> None:
         check_range("margin", margin, -1, 1)
         check_range("sharpness", sharpness, 0, None)
@@ -72,9 +84,11 @@ class ProxyAnchor(ProxyObjective):
         self.sharpness = sharpness
 
     def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
         nn.init.kaiming_normal_(self.proxies, mode="fan_out")  # as the authors
 
     def classify(self, embeddings: Tensor, labels: Tensor) -> Loss:
+        """Compute the loss of embeddings (B, D) with labels (B,) against the proxies."""
         cosines = self.cosines(embeddings)
         own = one_hot(labels, self.classes).bool()
         pull = log_one_plus_sum_exp(-self.sharpness * (cosines - self.margin), own, 0)
@@ -93,6 +107,7 @@ class ProxyNCA(ProxyObjective):
         self.scale = scale
 
     def classify(self, embeddings: Tensor, labels: Tensor) -> Loss:
+        """Compute the loss of embeddings (B, D) with labels (B,) against the proxies."""
         distances = self.scale * (2 - 2 * self.cosines(embeddings))
         own = one_hot(labels, self.classes).bool()
         rivals = torch.logsumexp((-distances).masked_fill(own, -torch.inf), 1)
@@ -109,6 +124,7 @@ class ProxyNCAPlusPlus(ProxyObjective):
         self.temperature = temperature
 
     def classify(self, embeddings: Tensor, labels: Tensor) -> Loss:
+        """Compute the loss of embeddings (B, D) with labels (B,) against the proxies."""
         logits = self.cosines(embeddings) / self.temperature
         return Loss(cross_entropy(logits, labels), {"accuracy": _accuracy(logits, labels)})
 

@@ -20,6 +20,8 @@ SMALLEST = 1e-5  # under the root, as the authors have it: there the root of 0 h
 
 
 class SoftTriple(ProxyObjective):
+    """SoftTriple loss; the formula stands at the top of this file."""
+
     def __init__(
         self,
         classes: int,
@@ -52,10 +54,12 @@ class SoftTriple(ProxyObjective):
         self.centres_per_class = centres_per_class
 
     def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
         bound = len(self.proxies) ** -0.5  # as the authors
         nn.init.uniform_(self.proxies, -bound, bound)
 
     def classify(self, embeddings: Tensor, labels: Tensor) -> Loss:
+        """Compute the loss of embeddings (B, D) with labels (B,) against the proxies."""
         cosines = self.cosines(embeddings).unflatten(1, (self.classes, self.centres_per_class))
         similarities = (torch.softmax(cosines / self.gamma, 2) * cosines).sum(2)
         logits = self.scale * (similarities - self.margin * one_hot(labels, self.classes).to(similarities.dtype))

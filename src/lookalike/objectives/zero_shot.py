@@ -67,6 +67,7 @@ class ZeroShot(Objective):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
         nn.init.kaiming_normal_(self.label_embeddings, mode="fan_out")  # as the authors
 
     @property
@@ -75,11 +76,13 @@ class ZeroShot(Objective):
         return float(self.skipped) / max(1, int(self.steps))
 
     def proxy_parameters(self) -> list[nn.Parameter]:
+        """Return the vectors that stand for classes."""
         return [self.label_embeddings]
 
     def compute(
         self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
     ) -> Loss:
+        """Compute the loss of a checked batch, as ``forward``."""
         del embeddings, pictures  # the attributes say it all
         attributes = _check_attributes(attributes, len(labels))
         check_labels(labels, self.classes)

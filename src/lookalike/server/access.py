@@ -139,6 +139,7 @@ def address_of(request: Request) -> str:
 
 
 def key_of(request: Request) -> str | None:
+    """Return the key that a request carries; None without one."""
     key = request.headers.get(KEY_HEADER)
     if not key:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")

@@ -93,6 +93,7 @@ class Classifier(nn.Module):
         return self.linear(self.backbone(inputs).mean(1))
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Loss:
+        """Compute the cross-entropy of a batch."""
         return Loss(cross_entropy(self.scores(inputs), labels), {})
 
 
