@@ -59,12 +59,22 @@ def test_plateau_by_hand() -> None:
     assert rates_at(rates, 0) == [0.2, 0.025]
 
 
+@pytest.mark.parametrize(("min_delta", "min_lr"), [(0, 0), (1.5, 0), (0, 0.02), (0.3, 0.01)])
 @pytest.mark.parametrize("seed", range(20))
-def test_plateau_as_torch_counts_it(seed: int) -> None:
-    chance = np.random.default_rng(seed)
-    figures = (chance.integers(0, 10 + 5 * seed, 120) + np.arange(120) * chance.choice([0, 0.1])).tolist()
-    ours = LRSchedule(optimiser(), "plateau", steps=1000)
-    theirs = ReduceLROnPlateau(optimiser(), mode="max", factor=0.5, patience=4, cooldown=2, threshold=0)
+def test_plateau_as_torch_counts_it(seed: int, min_delta: float, min_lr: float) -> None:
+    rng = np.random.default_rng(seed)
+    figures = (rng.integers(0, 10 + 5 * seed, 120) + np.arange(120) * rng.choice([0, 0.1])).tolist()
+    ours = LRSchedule(optimiser(), "plateau", steps=1000, min_delta=min_delta, min_lr=min_lr)
+    theirs = ReduceLROnPlateau(
+        optimiser(),
+        mode="max",
+        factor=0.5,
+        patience=4,
+        cooldown=2,
+        threshold=min_delta,
+        threshold_mode="abs",
+        min_lr=[min(group["lr"], min_lr) for group in optimiser().param_groups],
+    )
     for figure in figures:
         ours.report(figure)
         theirs.step(figure)

@@ -86,9 +86,17 @@ class LRSchedule:
     """
 
     def __init__(
-        self, optimizer: Optimizer, schedule: Literal["constant", "cosine", "plateau"], steps: int, warm_up: int = 0
+        self,
+        optimizer: Optimizer,
+        schedule: Literal["constant", "cosine", "plateau"],
+        steps: int,
+        warm_up: int = 0,
+        *,
+        min_delta: float = 0.0,
+        min_lr: float = 0.0,
     ) -> None:
         self.optimizer, self.schedule, self.steps, self.warm_up = optimizer, schedule, steps, warm_up
+        self.min_delta, self.min_lr = min_delta, min_lr
         self.base = [group["lr"] for group in optimizer.param_groups]
         self.factor = 1.0  # of the plateau
         self.scale = 1.0  # of the restarts
@@ -107,16 +115,20 @@ class LRSchedule:
                 group["lr"] = 0.0
             else:
                 group["lr"] = base * factor
+                if self.factor < 1:  # lowered by the plateau
+                    group["lr"] = max(group["lr"], min(base, self.min_lr))
 
     def report(self, metric: float) -> None:
         """Take note of an evaluation. With the plateau schedule, too many without improvement lower the rate."""
         if self.schedule != "plateau":
             return
-        if metric > self.best or self.cooling:
+        improved = metric > self.best + self.min_delta
+        if improved or self.cooling:
             self.waited = 0
         else:
             self.waited += 1
-        self.best = max(self.best, metric)
+        if improved:
+            self.best = metric
         self.cooling = max(self.cooling - 1, 0)
         if self.waited > PLATEAU_PATIENCE:
             self.factor *= PLATEAU_FACTOR

@@ -88,7 +88,14 @@ class Run:
             self.ema = EMA(learner.model, settings.ema)
         optimizer = create_optimizer(learner.model, learner.objective, settings)
         self.learner, self.optimizer = self.fabric.setup(learner, optimizer)
-        self.lr_schedule = LRSchedule(self.optimizer, settings.schedule, settings.steps, settings.warm_up or 0)
+        self.lr_schedule = LRSchedule(
+            self.optimizer,
+            settings.schedule,
+            settings.steps,
+            settings.warm_up or 0,
+            min_delta=settings.min_delta,
+            min_lr=settings.min_lr,
+        )
         self.restarts: Restarts | None = None
         if settings.restarts:
             self.restarts = Restarts(learner, self.lr_schedule, settings.restarts)

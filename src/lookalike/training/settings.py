@@ -148,6 +148,8 @@ class Settings:
         (0.9, 0.999), "betas of adam, adamw and radam; the first is the momentum of sgd", least=0, below=1
     )
     schedule: Literal["constant", "cosine", "plateau"] = setting("constant", "learning rate schedule")
+    min_delta: float = setting(0.0, "gain of the monitored metric that counts as improvement on a plateau", least=0)
+    min_lr: float = setting(0.0, "smallest learning rate on a plateau", least=0)
     warm_up: int | None = setting(
         None, "first steps, in which a pretrained backbone is not trained; null: as in the papers of the loss", least=0
     )
