@@ -160,7 +160,7 @@ def test_generalized_sum_pooling(name: str) -> None:
             "num_prototypes": 64 if data_set in SMALL else 128,
             "keep": 0.3,
             "sharpness": 5,
-            "init": "k-centre",
+            "init": "k-centre-released",
             "memory": 1024,
             "delay": 0,
         }

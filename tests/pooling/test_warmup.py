@@ -46,6 +46,28 @@ def test_averages_until_the_memory_is_full_then_k_centre() -> None:
     assert torch.equal(pool.prototypes, chosen)
 
 
+def test_released_seeding_against_a_plain_loop() -> None:
+    """The first m averages seed the distances and are excluded; the farthest of the others follow one by one."""
+    torch.manual_seed(0)
+    pool = GeneralizedSumPool(8, 4, init="k-centre-released", memory=20)
+    data = batches(3)
+    for batch in data:
+        pool(batch)
+    memory = clip(torch.cat([batch.mean(1) for batch in data])[:20]).double()
+    centres, chosen = list(memory[:4]), []
+    for _ in range(4):
+        farthest, most = -1, -1.0
+        for i in range(4, 20):
+            distance = min((memory[i] - centre).norm().item() for centre in centres)
+            if i not in chosen and distance > most:
+                farthest, most = i, distance
+        chosen.append(farthest)
+        centres.append(memory[farthest])
+    torch.testing.assert_close(pool.prototypes.detach(), memory[chosen].float())
+    with pytest.raises(ValueError, match="memory must hold at least 8 averages for 4 prototypes, got 7"):
+        GeneralizedSumPool(8, 4, init="k-centre-released", memory=7)
+
+
 def test_never_in_eval_mode() -> None:
     pool = make_pool().eval()
     start = pool.prototypes.clone()

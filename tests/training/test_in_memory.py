@@ -70,3 +70,27 @@ def test_the_loss_is_that_of_embedder_and_objective() -> None:
     assert Learner(embedder, mixed)(inputs, labels).value.item() == pytest.approx(expected.item())
     plain = Learner(embedder, metric)(inputs, labels).value.item()
     assert plain == pytest.approx(metric(pooled.vector, labels).value.item())
+
+
+@pytest.mark.parametrize("pooling", ["gsp", "max+gsp", "gem+gsp"])
+def test_the_zero_shot_loss_sees_no_attributes_before_there_are_prototypes(pooling: str) -> None:
+    """Attributes of prototypes that were not chosen yet would be noise: zeros instead, without a gradient."""
+    torch.manual_seed(0)
+    settings = {"num_prototypes": 4, "init": "k-centre", "memory": 24}
+    embedder = Embedder(create_backbone("resnet8-half", weights="none"), 8, pooling, settings)
+    zero_shot = objectives.ZeroShot(3, 8)
+    learner = Learner(embedder, zero_shot)
+    spec = embedder.backbone.spec
+    batches = pixel_batches(PIXELS, LABELS, spec, classes=3, per_class=4, augment=False)
+    inputs, labels = next(batches)
+    loss = learner(inputs, labels).value
+    assert loss.item() == pytest.approx(np.log(3), rel=1e-6)  # all classes are equally likely
+    loss.backward()
+    for parameter in learner.parameters():
+        assert parameter.grad is None or not parameter.grad.any()
+    learner(*next(batches))  # fills the memory
+    assert embedder.head.pooling.ready
+    loss = learner(inputs, labels).value
+    loss.backward()
+    assert zero_shot.label_embeddings.grad is not None
+    assert zero_shot.label_embeddings.grad.any()

@@ -125,7 +125,7 @@ def settings_for(
     if not settings.get("freeze_backbone"):
         warm_up = intervals * settings.get("evaluate_every", Settings.evaluate_every)
     pooling_settings = settings.setdefault("pooling_settings", {})
-    if pooling_settings.get("init") == "k-centre":
+    if pooling_settings.get("init", "random") != "random":
         pooling_settings["delay"] = warm_up  # prototypes are chosen once the embedding layer has warmed up
     if keeps_all:
         pooling_settings["keep"] = 1.0

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from math import atanh, log
-from typing import Literal, overload
+from typing import Literal, get_args, overload
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from lookalike.pooling.warmup import WarmUp
 # Above it, the product is computed in fp64.
 FP32_SHARPNESS = 5.0
 
+PrototypeInit = Literal["random", "k-centre", "k-centre-released"]
 KEEP_RANGE = (1e-4, 1 - 1e-4)  # of a learnable keep
 SHARPNESS_RANGE = (1e-3, 1e4)  # of a learnable sharpness
 
@@ -50,6 +51,8 @@ class GeneralizedSumPool(Pooling):
         init: "random" places the prototypes just inside the unit sphere. "k-centre", the authors' method, uses average
             pooling in the first training steps, until ``memory`` averages of bags have been collected, and then
             chooses the prototypes among them. ``init_from`` does it at once, from given features.
+            "k-centre-released", as in the authors' code, chooses those far from the first averages, as many as there
+            are prototypes, and never these.
         memory: Number of averages to collect for "k-centre".
         delay: Training steps to wait before collecting, for losses that need a warm-up.
         check_finite: Raise an error for NaN or infinite features.
@@ -78,7 +81,7 @@ class GeneralizedSumPool(Pooling):
         learn_keep: bool = False,
         learn_sharpness: bool = False,
         background: bool = False,
-        init: Literal["random", "k-centre"] = "random",
+        init: PrototypeInit = "random",
         memory: int = 1024,
         delay: int = 0,
         check_finite: bool = False,
@@ -90,16 +93,16 @@ class GeneralizedSumPool(Pooling):
         check_range("radius", radius, 0, None)
         if background and keep == 1:
             raise ValueError("with background=True nothing is left to pool at keep = 1, got 1")
-        if init not in ("random", "k-centre"):
-            raise ValueError(f"init must be 'random' or 'k-centre', got {init!r}")
+        if init not in get_args(PrototypeInit):
+            raise ValueError(f"init must be one of {', '.join(get_args(PrototypeInit))}, got {init!r}")
         self.num_prototypes = num_prototypes
         self.radius = float(radius)
         self.background = background
         self.check_finite = check_finite
         self.prototypes = nn.Parameter(torch.empty(num_prototypes, dim))
         self.warm_up: WarmUp | None = None
-        if init == "k-centre":
-            self.warm_up = WarmUp(dim, num_prototypes, memory, delay)
+        if init != "random":
+            self.warm_up = WarmUp(dim, num_prototypes, memory, delay, seeded=init == "k-centre-released")
         self.keep_logit: nn.Parameter | None = None
         if learn_keep:
             self.keep_logit = _bounded_parameter("keep", keep, KEEP_RANGE, _logit)

@@ -18,18 +18,21 @@ class WarmUp(nn.Module):
         num_prototypes: Number of prototypes m.
         size: Number of averages to collect.
         delay: Training steps to wait before collecting.
+        seeded: The first m averages only seed the distances, as in the authors' code; the prototypes are chosen
+            among the others.
     """
 
     memory: Tensor
     progress: Tensor
 
-    def __init__(self, dim: int, num_prototypes: int, size: int, delay: int) -> None:
+    def __init__(self, dim: int, num_prototypes: int, size: int, delay: int, *, seeded: bool = False) -> None:
         super().__init__()
         check_count("memory", size)
         check_count("delay", delay, least=0)
-        if size < num_prototypes:
-            raise ValueError(f"memory must hold at least the {num_prototypes} prototypes, got {size}")
-        self.num_prototypes, self.size, self.delay = num_prototypes, size, delay
+        least = 2 * num_prototypes if seeded else num_prototypes
+        if size < least:
+            raise ValueError(f"memory must hold at least {least} averages for {num_prototypes} prototypes, got {size}")
+        self.num_prototypes, self.size, self.delay, self.seeded = num_prototypes, size, delay, seeded
         self.register_buffer("memory", torch.zeros(size, dim))
         # Steps waited and vectors stored. The code reads the integers below, without device sync or tracing.
         self.register_buffer("progress", torch.zeros(2, dtype=torch.int64))
@@ -59,7 +62,10 @@ class WarmUp(nn.Module):
         self._write_progress(self._waited, self._stored + len(averages))
         if not self.done:
             return None
-        prototypes = self.memory[greedy_k_centre(self.memory, self.num_prototypes).indices]
+        seeds, candidates = None, self.memory
+        if self.seeded:
+            seeds, candidates = self.memory[: self.num_prototypes], self.memory[self.num_prototypes :]
+        prototypes = candidates[greedy_k_centre(candidates, self.num_prototypes, seeds).indices]
         if _many_ranks():
             dist.broadcast(prototypes, src=0)  # devices may round the distances differently
         return prototypes

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lookalike.pooling.autograd import precise, without_autocast
 from lookalike.pooling.base import Pooled, Pooling, as_bags
-from lookalike.pooling.gsp import GeneralizedSumPool
+from lookalike.pooling.gsp import GeneralizedSumPool, PrototypeInit
 from lookalike.pooling.per_channel import GeneralizedMeanPool, MaxPool
 
 Project = Callable[[Tensor], Tensor]
@@ -47,7 +47,7 @@ class _WithGsp(Pooling):
         learn_keep: bool = False,
         learn_sharpness: bool = False,
         background: bool = False,
-        init: Literal["random", "k-centre"] = "random",
+        init: PrototypeInit = "random",
         memory: int = 1024,
         delay: int = 0,
         check_finite: bool = False,

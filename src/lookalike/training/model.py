@@ -252,7 +252,10 @@ class Learner(nn.Module):
         if not objective.needs_attributes:
             return self.objective(head(tokens, mask, raw=objective.needs_raw), labels, None, positions)
         pooled = head(tokens, mask, details=True, raw=objective.needs_raw)
-        return self.objective(pooled.vector, labels, pooled.attributes, positions)
+        attributes = pooled.attributes
+        if not getattr(head.pooling, "ready", True):
+            attributes = torch.zeros_like(attributes)  # prototypes that were not chosen yet say nothing
+        return self.objective(pooled.vector, labels, attributes, positions)
 
 
 def _input_spec(backbone: models.Backbone, settings: Settings) -> InputSpec:

@@ -178,10 +178,12 @@ def _resolve_gsp(settings: Settings, hints: Hints, pictures: int | None, notes: 
     if settings.start != "pca":
         pooling.setdefault("init", "k-centre")
         seen = settings.steps * settings.batch_size
-        if pooling["init"] == "k-centre":
+        if pooling["init"] != "random":
             if seen < EARLY * MEMORY:  # with the default, most of the run would be average pooling
-                prototypes = pooling.get("num_prototypes", PROTOTYPES)
-                pooling.setdefault("memory", min(MEMORY, max(prototypes, seen // EARLY)))
+                least = pooling.get("num_prototypes", PROTOTYPES)
+                if pooling["init"] == "k-centre-released":
+                    least *= 2
+                pooling.setdefault("memory", min(MEMORY, max(least, seen // EARLY)))
             if seen < pooling.get("memory", MEMORY):
                 notes.append("too few steps for prototypes to start from data: the whole run is average pooling")
     elif pictures is not None and pictures < PROTOTYPES:
