@@ -204,7 +204,10 @@ def test_embed_and_train_agree_on_the_classes(run: Path, class_folders: Path, tm
     [
         (["trian"], "there is no command 'trian' (did you mean 'train'?)"),
         (["train", "x", "--poling", "gsp"], "there is no option --poling (did you mean '--pooling'?)"),
-        (["train", "x", "--crop", "aera"], "crop must be one of area, pixels, none, got aera (did you mean 'area'?)"),
+        (
+            ["train", "x", "--crop", "aera"],
+            "crop must be one of area, wide, pixels, none, got aera (did you mean 'area'?)",
+        ),
         (["train", "x", "--steps", "many"], "steps"),
         (["train", "x"], "missing --out RUN (folder for the run)"),
         (["train", "--out", "RUN"], "a run needs data"),

@@ -87,7 +87,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         ("steps: 0\n", [], "c.yaml: steps must be at least 1, got 0"),
         ("data: 3\n", [], "c.yaml: data must be a text or null, got 3"),
         ("betas: 0.9\n", [], "c.yaml: betas must be a list of 2 numbers, got 0.9"),
-        ("crop: aera\n", [], "c.yaml: crop must be one of area, pixels, none, got aera (did you mean 'area'?)"),
+        ("crop: aera\n", [], "c.yaml: crop must be one of area, wide, pixels, none, got aera (did you mean 'area'?)"),
         ("steps: 3\n", ["--steps", "0"], "train: steps must be at least 1, got 0"),
         ("flip: true\n", ["--steps", "many"], "train: steps must be a whole number, got many"),
     ],
