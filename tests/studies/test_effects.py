@@ -88,7 +88,7 @@ def test_rows_carry_the_settings_of_their_points() -> None:
     rounds, exact = (rows.cells[number][0].settings for number in (0, 4))
     assert rounds.pooling == "gsp-iterated"
     assert rounds.pooling_settings == {**exact.pooling_settings, "iterations": 1, "gradient": "closed-form"}
-    assert exact.pooling_settings["init"] == "k-centre"
+    assert exact.pooling_settings["init"] == "k-centre-released"
     axis = load_axis("keep")
     rows = rows_of(axis, axis.points("all"), protocol, sources, {}, of_pooling)
     keeps = [cells[0].settings.pooling_settings.get("keep") for cells in rows.cells.values()]
