@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -34,7 +34,6 @@ def plain_loops(points: list[list[float]], k: int, chosen: list[list[float]]) ->
 @given(st.integers(0, 2**31), st.integers(1, 12), st.integers(1, 4), st.integers(0, 3), st.data())
 @settings(max_examples=100, deadline=None)
 def test_against_plain_loops(seed: int, n: int, dim: int, already: int, data: st.DataObject) -> None:
-    assume(already or n != 2)  # two points are equally far from their mean
     k = data.draw(st.integers(1, n))
     generator = torch.Generator().manual_seed(seed)
     points = torch.randn(2, n, dim, generator=generator, dtype=torch.float64)
@@ -43,7 +42,10 @@ def test_against_plain_loops(seed: int, n: int, dim: int, already: int, data: st
     for bag in range(2):
         before = [] if chosen is None else chosen[bag].tolist()
         indices, radii = plain_loops(points[bag].tolist(), k, before)
-        assert got.indices[bag].tolist() == indices
+        if already or n != 2:
+            assert got.indices[bag].tolist() == indices
+        else:  # two points are equally far from their mean: rounding decides which is the first
+            assert len(set(got.indices[bag].tolist())) == k
         assert got.radii[bag].tolist() == pytest.approx(radii, abs=1e-12)
         centres = points[bag, indices] if chosen is None else torch.cat((chosen[bag], points[bag, indices]))
         assert covering_radius(points[bag], centres).item() == pytest.approx(radii[-1], abs=1e-12)

@@ -15,14 +15,14 @@ def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that were read to hash them."""
     monkeypatch.setenv("LOOKALIKE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(hash_cache, "SETTLED", -1)
-    read_and_hash = hash_cache._read_and_hash
+    read_and_hash = hash_cache.hash_content
     names: list[Path] = []
 
     def record(path: Path) -> str:
         names.append(path)
         return read_and_hash(path)
 
-    monkeypatch.setattr(hash_cache, "_read_and_hash", record)
+    monkeypatch.setattr(hash_cache, "hash_content", record)
     return names
 
 

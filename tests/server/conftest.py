@@ -91,7 +91,7 @@ def locked(shared_index: index.Index, served_model: TrainedModel) -> Iterator[Te
     """With keys."""
     app = create_app(shared_index, served_model, keys=Keys((READ,), (WRITE,)))
     hours = itertools.count(0, 3600)  # wrong keys are soon forgotten
-    app.state.context.gate.buckets = Buckets(lambda: float(next(hours)))
+    app.state.context.access.buckets = Buckets(lambda: float(next(hours)))
     with TestClient(app, base_url="http://127.0.0.1") as made:
         yield made
 

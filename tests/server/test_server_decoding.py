@@ -23,7 +23,7 @@ from server_helpers import encoded, in_process, in_thread, noise
 from lookalike import index
 from lookalike.data import reading
 from lookalike.data.cropping import CropSize
-from lookalike.data.untrusted import Bounds, Job, Refused, open_picture, run
+from lookalike.data.safe_decode import Bounds, Job, Refused, open_picture, run
 from lookalike.inference.model import TrainedModel
 from lookalike.server import Limits, create_app
 from lookalike.server.decoding import QUICK, SLOW, Decoder

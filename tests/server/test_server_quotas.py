@@ -35,7 +35,7 @@ class Clock:
 
 @contextmanager
 def opened(app: FastAPI, clock: Clock, **more: Any) -> Iterator[TestClient]:
-    app.state.context.gate.buckets = Buckets(clock)
+    app.state.context.access.buckets = Buckets(clock)
     with TestClient(app, base_url="http://127.0.0.1", **more) as client:
         yield client
 

@@ -16,7 +16,7 @@ from server_helpers import encoded, noise
 
 from lookalike import index
 from lookalike.data.reading import FORMATS
-from lookalike.data.untrusted import Bounds, Refused, as_jpeg, open_picture
+from lookalike.data.safe_decode import Bounds, Refused, as_jpeg, open_picture
 from lookalike.inference.model import TrainedModel
 from lookalike.server import Limits, create_app
 from lookalike.server.errors import ApiError

@@ -18,8 +18,9 @@ def printable(text: str, *, lines: bool = False) -> str:
     Returns:
         The text with these characters as ``\x1b`` or ``\u202e``.
 
-    >>> print(printable("wren\x1b[2J\u202egpj.exe"))
-    wren\x1b[2J\u202egpj.exe
+    Examples:
+        >>> print(printable("wren\x1b[2J\u202egpj.exe"))
+        wren\x1b[2J\u202egpj.exe
     """
 
     def escape(match: re.Match[str]) -> str:
@@ -42,8 +43,9 @@ def escape_formula(cell: str) -> str:
     Returns:
         The text, with an apostrophe in front if it begins like a formula and is not a number.
 
-    >>> [escape_formula(cell) for cell in ("=1+1", "-0.5", "@me", "wren")]
-    ["'=1+1", '-0.5', "'@me", 'wren']
+    Examples:
+        >>> [escape_formula(cell) for cell in ("=1+1", "-0.5", "@me", "wren")]
+        ["'=1+1", '-0.5', "'@me", 'wren']
     """
     if _FORMULA.match(cell) and not _NUMBER.fullmatch(cell):
         return f"'{cell}"
@@ -53,8 +55,9 @@ def escape_formula(cell: str) -> str:
 def unescape_formula(cell: str) -> str:
     """Return the text that ``escape_formula`` was given.
 
-    >>> unescape_formula("'=1+1"), unescape_formula("'tis")
-    ('=1+1', "'tis")
+    Examples:
+        >>> unescape_formula("'=1+1"), unescape_formula("'tis")
+        ('=1+1', "'tis")
     """
     if _ESCAPED_FORMULA.match(cell):
         return cell[1:]

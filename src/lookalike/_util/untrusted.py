@@ -113,8 +113,9 @@ def parse_yaml(text: str) -> Any:
         yaml.YAMLError: If it is no YAML, or stands for too much.
         ValueError: If a value cannot be converted, such as the date 2024-13-45.
 
-    >>> parse_yaml("steps: 500")
-    {'steps': 500}
+    Examples:
+        >>> parse_yaml("steps: 500")
+        {'steps': 500}
     """
 
     def construct(loader: yaml.SafeLoader, root: yaml.Node | None) -> Any:

@@ -85,8 +85,9 @@ class Region(NamedTuple):
 def crop_geometry(spec: CropSettings, width: int, height: int) -> CropGeometry:
     """How a picture of ``width`` x ``height`` pixels becomes the crop of ``spec``.
 
-    >>> crop_geometry(CropSize(224, 256, "bilinear"), 512, 1024)
-    CropGeometry(cut_from=(0, 0), cut=(512, 1024), resized=(256, 512), crop_from=(16, 144))
+    Examples:
+        >>> crop_geometry(CropSize(224, 256, "bilinear"), 512, 1024)
+        CropGeometry(cut_from=(0, 0), cut=(512, 1024), resized=(256, 512), crop_from=(16, 144))
     """
     longest = LONGEST * min(width, height)
     cut_from = (max(0, width - longest) // 2, max(0, height - longest) // 2)

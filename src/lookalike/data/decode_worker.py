@@ -1,4 +1,4 @@
-"""A process that decodes pictures from strangers: ``python -m lookalike.data.decode_worker MEGABYTES``.
+"""A process that decodes pictures from strangers; ``lookalike.server.decoding`` starts it.
 
 It reads jobs from its standard input and writes results to its standard output until the input ends. A message is a
 line of JSON and bytes whose number the line names. Nothing is unpickled, so a decoder that a crafted file has taken
@@ -16,7 +16,7 @@ from typing import IO, Any
 from PIL import AvifImagePlugin
 
 from lookalike.data.cropping import CropSize, Region
-from lookalike.data.untrusted import Bounds, Costly, Job, Refused, run
+from lookalike.data.safe_decode import Bounds, Costly, Job, Refused, run
 
 try:
     import resource

@@ -9,10 +9,10 @@ from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
 
+from lookalike._util.checksums import hash_content
 from lookalike._util.files import cache_folder
 
 FILE = "hashes-1.sqlite"
-BLOCK = 1 << 20
 SETTLED = 2 * 10**9  # nanoseconds; a file that changed later may change again without another time
 
 
@@ -28,18 +28,10 @@ def hash_file(path: Path) -> str:
     cache = _open(cache_folder() / FILE, os.getpid())
     digest = cache.get(name, stamp)
     if digest is None:
-        digest = _read_and_hash(path)
+        digest = hash_content(path)
         if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED:
             cache.put(name, stamp, digest)
     return digest
-
-
-def _read_and_hash(path: Path) -> str:
-    state = blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            state.update(block)
-    return state.hexdigest()
 
 
 @lru_cache(maxsize=4)

@@ -39,8 +39,9 @@ class Preprocess:
     Args:
         spec: What the backbone expects.
 
-    >>> Preprocess(InputSpec(size=224))(Image.new("RGB", (640, 480))).shape
-    torch.Size([3, 224, 224])
+    Examples:
+        >>> Preprocess(InputSpec(size=224))(Image.new("RGB", (640, 480))).shape
+        torch.Size([3, 224, 224])
     """
 
     def __init__(self, spec: InputSpec) -> None:

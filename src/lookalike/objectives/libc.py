@@ -211,9 +211,10 @@ class LIBC(Objective):
     Raises:
         ValueError: If a value is out of range.
 
-    >>> loss = LIBC(classes=4, dim=8)(torch.randn(6, 8), torch.tensor([0, 0, 1, 1, 3, 3]))
-    >>> sorted(loss.parts)
-    ['accuracy', 'encoder', 'encoder accuracy', 'messages']
+    Examples:
+        >>> loss = LIBC(classes=4, dim=8)(torch.randn(6, 8), torch.tensor([0, 0, 1, 1, 3, 3]))
+        >>> sorted(loss.parts)
+        ['accuracy', 'encoder', 'encoder accuracy', 'messages']
     """
 
     hints = Hints(needs_classes=True)

@@ -17,7 +17,7 @@ KEY_HEADER = "X-API-Key"
 WRONG_KEYS = 20  # per address and minute; then requests of that address with another key are refused
 
 
-class Gate:
+class AccessControl:
     """Decides which requests are admitted.
 
     Args:

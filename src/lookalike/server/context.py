@@ -13,12 +13,12 @@ from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyHeader
 
 from lookalike.data.cropping import CropSize, Pixels
-from lookalike.data.untrusted import Bounds, Decoded, Job
+from lookalike.data.safe_decode import Bounds, Decoded, Job
 from lookalike.index.base import Index
 from lookalike.index.items import Item
 from lookalike.index.storage import IndexInUse
 from lookalike.inference.model import TrainedModel
-from lookalike.server.access import KEY_HEADER, Gate, address_of, key_of
+from lookalike.server.access import KEY_HEADER, AccessControl, address_of, key_of
 from lookalike.server.batching import Batcher, QueueFull, Vector
 from lookalike.server.collection import Collection
 from lookalike.server.decoding import Decoder
@@ -41,7 +41,7 @@ class Context:
     Attributes:
         model: The loaded model.
         keys: Who may read and write.
-        gate: Checks keys and quotas.
+        access: Checks keys and quotas.
         limits: Bounds on memory, time and work.
         collection: The index as the routes use it.
         metrics: Prometheus metrics of this app.
@@ -57,7 +57,9 @@ class Context:
         self.keys = keys
         self.limits = limits
         self.collection = Collection(idx)
-        self.gate = Gate(keys, quota, idx.path.resolve().name.removesuffix(INDEX_SUFFIX), limits.upload_bytes)
+        self.access = AccessControl(
+            keys, quota, idx.path.resolve().name.removesuffix(INDEX_SUFFIX), limits.upload_bytes
+        )
         self.metrics = Metrics()
         self.batcher = Batcher(model, queue=limits.queue, batch=limits.batch, observe=self.metrics.batches.observe)
         self.metrics.watch_queue(lambda: len(self.batcher))
@@ -100,7 +102,7 @@ class Context:
 
     def client_of(self, request: Request) -> str:
         """Return who sends a request: its key, which was checked, or without keys its address."""
-        return self.gate.keys.grant(key_of(request)).key or address_of(request)
+        return self.access.keys.grant(key_of(request)).key or address_of(request)
 
     async def decode(self, form: Form, crop: Crop, *, jpeg_side: int | None = None) -> Decoded:
         """Decode an uploaded picture in another process.
@@ -189,7 +191,7 @@ class Context:
         """
 
         async def check(request: Request) -> None:
-            self.gate.admit(request, least)
+            self.access.admit(request, least)
 
         if not self.keys:
             return Depends(check)

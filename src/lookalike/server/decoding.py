@@ -24,7 +24,7 @@ import numpy as np
 
 import lookalike
 from lookalike.data.decode_worker import read_message, write_message
-from lookalike.data.untrusted import Decoded, Job
+from lookalike.data.safe_decode import Decoded, Job
 from lookalike.server.errors import ApiError, busy
 
 COMMAND = (sys.executable, "-c", "from lookalike.data.decode_worker import main; main()")

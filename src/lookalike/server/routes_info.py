@@ -35,7 +35,7 @@ def routes(context: Context) -> APIRouter:
     @router.get("/healthz", responses=responses(504), summary="Alive?")
     async def healthz(request: Request) -> Health:
         """Report that the server is alive. Without a key, where keys are configured, it reports nothing else."""
-        if context.gate.grant(request).access is Access.NONE:
+        if context.access.grant(request).access is Access.NONE:
             return Health(items=None, model=None)
         items = await with_timeout(seconds, context.in_index(idx.count))
         return Health(items=items, model=idx.fingerprint)

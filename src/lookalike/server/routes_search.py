@@ -7,7 +7,7 @@ import numpy as np
 from fastapi import APIRouter, Request
 from numpy.typing import NDArray
 
-from lookalike.data.untrusted import Decoded
+from lookalike.data.safe_decode import Decoded
 from lookalike.index.items import ID
 from lookalike.index.reranking import METHODS
 from lookalike.inference.heatmap import Box, CropWeights, crop_box, spread
