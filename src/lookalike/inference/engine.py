@@ -1,8 +1,8 @@
 """Engines: programs that compute the local features of a frozen backbone.
 
     torch         the network itself; the only one on a GPU
-    openvino      two to three times as fast on a CPU
-    onnxruntime   between the two
+    openvino      at least twice as fast on a CPU; perf/embed.py measures it
+    onnxruntime   the same
 
 A converted network is stored in the cache folder under the hash of its weights. Whenever it is loaded, its features of
 a random picture are compared with the network's. If conversion or comparison fails, torch computes instead and one
