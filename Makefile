@@ -4,7 +4,7 @@ BIN := .venv/bin
 STUDIES := $(wildcard studies/pyproject.toml)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help test test-fast lint format docs wheel demo clean
+.PHONY: help test test-fast lint format docs results wheel demo clean
 
 help:
 	@echo "make test       lint and all tests"
@@ -12,6 +12,7 @@ help:
 	@echo "make lint       ruff, mypy and the import order"
 	@echo "make format     let ruff fix and format the code"
 	@echo "make docs       build the documentation into site/"
+	@echo "make results    write the tables of results/*.yaml into the docs"
 	@echo "make wheel      build the wheel into dist/"
 	@echo "make demo       train and compare small models, write demo/index.html (minutes)"
 	@echo "make clean      delete .venv and everything that was built"
@@ -34,6 +35,9 @@ format: .venv/installed
 
 docs: .venv/installed
 	$(BIN)/mkdocs build --strict
+
+results: .venv/installed
+	$(BIN)/python results/tables.py
 
 wheel: .venv/installed
 	$(BIN)/python -m build --wheel

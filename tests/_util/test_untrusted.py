@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lookalike._util import untrusted
+from lookalike._util.checksums import FILE, DamagedFile, read_checksums, read_manifest
 from lookalike._util.untrusted import parse_json, parse_yaml, read_json, read_yaml
 
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
@@ -81,3 +82,10 @@ def test_nothing_else_parses_yaml() -> None:
     pattern = re.compile(r"yaml\.(safe_load|load|compose)|json\.load\(|json\.loads\(.*read_text")
     readers = [file.name for file in package.rglob("*.py") if pattern.search(file.read_text(encoding="utf-8"))]
     assert readers == []
+
+
+def test_deep_lists_of_checksums_are_damaged(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("[" * 100_000)
+    assert read_checksums(tmp_path / FILE) == []
+    with pytest.raises(DamagedFile, match="is damaged"):
+        read_manifest(tmp_path)

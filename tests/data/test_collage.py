@@ -88,6 +88,36 @@ def test_sub_classes_are_divided(split: str, sizes: tuple[int, ...]) -> None:
     assert sub_classes("2/1/2", seed=1) != sub_classes("2/1/2", seed=2)
 
 
+def test_listed_sub_classes_are_the_first_ones() -> None:
+    parts = sub_classes("3/2", order="listed")
+    assert parts == sub_classes("3/2", seed=7, order="listed")
+    assert parts["train"]["fish"] == ("aquarium_fish", "flatfish", "ray")
+    assert parts["test"]["fish"] == ("shark", "trout")
+    assert parts["test"]["trees"] == ("pine_tree", "willow_tree")
+    with pytest.raises(ValueError, match="order must be one of seeded, listed, got 'drawn'"):
+        sub_classes("3/2", order="drawn")
+
+
+def test_the_released_collages(folder: Path) -> None:
+    """Two numbers: no validation; all pictures of a sub-class, of both official parts, once in the true cell."""
+    per_class = TRAIN + TEST
+    counts = f"{3 * per_class}/{2 * per_class}"
+    pictures = data.load(f"collage({folder}, split=3/2, order=listed, pictures={counts})")
+    parts = sub_classes("3/2", order="listed")
+    assert pictures.names[0] == "collage-32-0-2-listed-joined/train/aquatic_mammals/0000"
+    assert pictures.splits is not None
+    assert set(pictures.splits.tolist()) == {"train", "test"}
+    for split in ("train", "test"):
+        part = pictures.split(split)
+        true: Counter[tuple[str, int]] = Counter()
+        for index in range(len(part)):
+            shown = seen_in(part, index)
+            true[shown.pop(reader_of(part).cell_of(int(part.origins[index])))] += 1
+            assert all(name in parts[split][SUPER_OF[name]] and SUPER_OF[name] in BACKGROUND for name, _ in shown)
+        wanted = [name for group in FOREGROUND for name in parts[split][group]]
+        assert true == Counter({(name, number): 1 for name in wanted for number in range(per_class)})
+
+
 def test_every_collage_shows_one_picture_of_its_class_among_background(pictures: Pictures) -> None:
     parts = sub_classes()
     assert pictures.splits is not None
@@ -239,8 +269,10 @@ def test_how_it_is_named(folder: Path) -> None:
         ("split=five", "split must be whole numbers as 2/1/2"),
         ("pictures=100", "pictures must be whole numbers as 600/150/300"),
         ("pictures=1/0/1", "pictures must be whole numbers"),
+        ("pictures=3/2", "pictures '3/2' leave out the validation, to which split '2/1/2' gives sub-classes"),
+        ("order=drawn", "order must be one of seeded, listed"),
         ("cells=0", "cells must be at least 1, got 0"),
-        ("seed=-1", "the collage is written collage.FOLDER, split=2/1/2.*got 'seed=-1'"),
+        ("seed=-1", "the collage is written collage.FOLDER, split=2/1/2, order=seeded.*got 'seed=-1'"),
         ("distilled=maybe", "got 'distilled=maybe'"),
         ("apart=1", "got 'apart=1'"),
         ("colour=2", "got 'colour=2'"),

@@ -28,7 +28,7 @@ def test_one_picture_in_two_classes_is_noted(folder: Path) -> None:
     )
     report = data.datasets.check(folder)
     assert report.good
-    assert note in report.notes
+    assert note in report.questions
     assert data.load(folder, check=False).notes == ()
 
 

@@ -188,3 +188,10 @@ def test_a_benchmark_one_level_below(tmp_path: Path) -> None:
     assert data.datasets.check(tmp_path).faults[0].endswith(hint)
     put(tmp_path, *(f"class{number}/1.png" for number in range(15)))  # as many are classes, whatever is in one
     assert len(data.load(tmp_path).classes) == 17
+
+
+def test_other_files_are_counted_by_kind(tmp_path: Path) -> None:
+    for name in ("a.jpg", "b.cr2", "c.cr2", "d.txt"):
+        (tmp_path / name).write_bytes(b"x")
+    (note,) = list_pictures(tmp_path).notes()
+    assert note == "files that are not read as pictures: .cr2 2, .txt 1"

@@ -119,6 +119,10 @@ def test_letters_and_symbols_come_as_promised(monkeypatch: pytest.MonkeyPatch) -
         assert set(others) <= set(reader.symbols[index // 2 >= 412])
 
 
+def test_the_stored_alphabet_is_that_of_the_fonts() -> None:
+    assert module.choose_alphabet() == alphabet()
+
+
 def test_no_two_characters_look_alike() -> None:
     """Overlap of the inked areas, over small shifts and mirrored."""
     letters, symbols = alphabet()

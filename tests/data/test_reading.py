@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from lookalike.data.files import FileReader, reading_at_least, table_of_files, verified
+from lookalike.data.folder import list_pictures
 from lookalike.data.pictures import Problem, UnreadablePicture
 from lookalike.data.reading import _reason, read_picture, verify, verify_all
 
@@ -255,3 +256,13 @@ def test_keys_name_the_content(tmp_path: Path) -> None:
 def test_the_error_survives_the_way_between_processes() -> None:
     error = pickle.loads(pickle.dumps(UnreadablePicture("a.jpg", "truncated")))
     assert (error.name, error.reason, str(error)) == ("a.jpg", "truncated", "a.jpg: truncated")
+
+
+def test_heic(tmp_path: Path) -> None:
+    heif = pytest.importorskip("pillow_heif", reason="pip install pillow-heif")
+    picture = Image.new("RGB", (64, 48), (200, 30, 30))
+    heif.from_pillow(picture).save(tmp_path / "phone.heic", quality=90)
+    image = read_picture(tmp_path / "phone.heic")
+    assert image.size == (64, 48)
+    assert np.abs(np.asarray(image, int) - (200, 30, 30)).max() < 8
+    assert list_pictures(tmp_path).pictures == ["phone.heic"]

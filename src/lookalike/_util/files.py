@@ -108,6 +108,16 @@ def cache_folder() -> Path:
     return Path(general) / "lookalike"
 
 
+def folder_size(folder: Path) -> int:
+    """Return the bytes of all files below a folder."""
+    size = 0
+    for file in folder.rglob("*"):
+        with suppress(OSError):  # removed meanwhile
+            if file.is_file():
+                size += file.stat().st_size
+    return size
+
+
 def flush(path: Path) -> None:
     """Flush a file or folder to disk, so that it survives a power cut. A new file also needs its folder flushed."""
     with suppress(PermissionError):  # Windows cannot open folders

@@ -7,6 +7,8 @@ from filelock import FileLock, Timeout
 
 from lookalike._util.files import LOCK
 
+DYING = 120.0  # seconds in which a process that was told to end saves its work
+
 
 class FolderInUse(OSError):  # noqa: N818 - names the state
     """Another process is writing into the folder."""
@@ -19,10 +21,12 @@ class FolderLock:
 
     Args:
         path: The folder; it need not exist.
+        timeout: Seconds to wait for another process that holds it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, timeout: float = 0) -> None:
         self.path = path
+        self._timeout = timeout
         self._lock: FileLock | None = None
         self._created: list[Path] = []  # folders, the innermost first
 
@@ -30,18 +34,22 @@ class FolderLock:
         """Take the lock; the folder is created.
 
         Raises:
-            FolderInUse: If another process, or another lock of this process, holds it.
+            FolderInUse: If another process, or another lock of this process, still holds it.
         """
-        lock = FileLock(self.path / LOCK, timeout=0, thread_local=False)
-        missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        self.path.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise FolderInUse(
-                f"{self.path} is being written by another process: wait until it ends, or choose another --out"
-            ) from None
-        self._lock, self._created = lock, missing
+        lock = FileLock(self.path / LOCK, timeout=self._timeout, thread_local=False)
+        while not lock.is_locked:
+            missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                lock.acquire()
+            except FileNotFoundError:  # who held it has just removed the folder, which was empty
+                continue
+            except Timeout:
+                raise FolderInUse(
+                    f"{self.path} is being written by another process: wait until it ends, or choose another --out"
+                ) from None
+            self._created = missing
+        self._lock = lock
 
     def release(self) -> None:
         """Free the folder; remove it if it is still empty and this lock created it. May be called twice."""
@@ -61,3 +69,13 @@ class FolderLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def wait_until_free(path: Path, seconds: float = DYING) -> None:
+    """Wait for a process that still holds a folder, perhaps on another machine, because its end takes a while.
+
+    Raises:
+        FolderInUse: If it does not end.
+    """
+    with FolderLock(path, seconds):
+        pass

@@ -6,16 +6,20 @@ indexes are read here, so that none of them takes more memory or time than its s
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+
+from lookalike._util.checksums import DamagedFile, check_content
 
 LARGEST_JSON = 4 * 2**20  # bytes
 LARGEST_LIST = 64 * 2**20  # bytes of a JSON file that lists files or results
 LARGEST_YAML = 2**18  # bytes; parsing takes about 20 s per MB
 DEEPEST = 64  # lists and mappings inside each other
 MOST_NODES = 100_000  # values of a YAML file, aliases replaced by what they stand for
+ATTEMPTS = 3  # to read a file and its checksum of one moment
 LONGEST_NUMBER = 400  # characters; reading a long number takes the square of its length
 
 
@@ -35,12 +39,17 @@ def read_text(path: Path, most: int) -> str:
 
     Raises:
         OSError: If it cannot be read.
-        ValueError: If it is larger, or not UTF-8.
+        ValueError: If it is larger, not UTF-8, or has another checksum than ``checksums.json`` beside it says.
     """
-    with path.open("rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise ValueError(f"{path} is larger than {most:,} bytes")
+    for _ in range(ATTEMPTS):  # another process may replace the file between the reading of both
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+        if len(content) > most:
+            raise ValueError(f"{path} is larger than {most:,} bytes")
+        with suppress(DamagedFile):
+            check_content(path, content)
+            return content.decode("utf-8-sig")
+    check_content(path, content)
     return content.decode("utf-8-sig")
 
 

@@ -11,8 +11,10 @@ turns in the true cell. Their pictures come in a seeded order; none comes twice 
 pictures are drawn at random, with replacement.
 
 Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023. It does not say which
-sub-classes are in which split: here the seed decides. Its code has 3/2 sub-classes and none for validation: with "3/2"
-a tenth of the pictures of the training sub-classes validates.
+sub-classes are in which split: here the seed decides. Its code has 3/2 sub-classes in alphabetical order and no
+validation. That is ``split="3/2", order="listed", pictures="1800/1200"``: every picture of the 16 super-classes is once
+in the true cell. With 3/2 sub-classes and three numbers in ``pictures``, a tenth of the pictures of the training
+sub-classes validates.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ BLANK = (129, 124, 112)  # CIFAR-100's mean colour, zero after the usual normali
 HELD_OUT = 10  # without sub-classes for validation, 1 of 10 pictures of a training sub-class validates
 SPLIT = "2/1/2"
 PICTURES = "600/150/300"
-FORM = "collage(FOLDER, split=2/1/2, seed=0, pictures=600/150/300, cells=2, distilled=false, apart=false)"
+ORDERS = ("seeded", "listed")
+FORM = "collage(FOLDER, split=2/1/2, order=seeded, seed=0, pictures=600/150/300, cells=2, distilled=false, apart=false)"
 Division = dict[str, dict[str, tuple[str, ...]]]  # split -> super-class -> sub-classes
 Pools = dict[tuple[str, str], NDArray[np.int64]]  # (split, sub-class) -> numbers of pictures
 
@@ -72,6 +75,7 @@ def collage(
     folder: str | Path,
     *,
     split: str = SPLIT,
+    order: str = "seeded",
     seed: int = 0,
     pictures: str = PICTURES,
     cells: int = 2,
@@ -80,15 +84,17 @@ def collage(
     strict: bool = False,
     progress: bool = False,
 ) -> Pictures:
-    """Compose collages of 16 classes; every class is in all three splits.
+    """Compose collages of 16 classes; every class is in all splits.
 
     The pictures are read at once and kept in memory, 3 kB each.
 
     Args:
         folder: CIFAR-100 in any layout that ``lookalike.data.datasets`` reads.
         split: How many of the 5 sub-classes train, validate and test; two numbers: train and test.
+        order: Which of them: "seeded" draws by seed, "listed" takes the first ones, in the order of SUPER_CLASSES.
         seed: Seed of the division and of the collages.
-        pictures: Collages per class in the three splits. A larger number keeps the first ones.
+        pictures: Collages per class in the three splits; two numbers: train and test, without validation. A larger
+            number keeps the first ones.
         cells: A collage has cells x cells cells; 1 is a single picture, 32 px wide.
         distilled: Leave the background cells blank.
         apart: Train on the training pictures of CIFAR-100; validate and test on its test pictures.
@@ -102,8 +108,14 @@ def collage(
         ValueError: If a setting is invalid or there is no such folder.
         BrokenData: If CIFAR-100 is incomplete or, with ``strict``, a picture cannot be read.
     """
-    division = sub_classes(split, seed)
-    counts = dict(zip(SPLITS, _numbers("pictures", pictures, (3,), least=1), strict=True))
+    division = sub_classes(split, seed, order)
+    counts = _counts(pictures)
+    if "validation" not in counts:
+        if division["validation"] != division["train"]:
+            raise ValueError(
+                f"pictures {pictures!r} leave out the validation, to which split {split!r} gives sub-classes"
+            )
+        division["validation"] = {}
     check_count("cells", cells)
     for setting, value in (("distilled", distilled), ("apart", apart)):
         if not isinstance(value, bool):
@@ -118,6 +130,10 @@ def collage(
     prefix = "collage"
     if (split, seed, cells) != (SPLIT, 0, 2):
         prefix += f"-{split.replace('/', '')}-{seed}-{cells}"
+    if order != "seeded":
+        prefix += f"-{order}"
+    if "validation" not in counts:
+        prefix += "-joined"
     if distilled:
         prefix += "-distilled"
     if apart:
@@ -159,7 +175,7 @@ def parse_collage(text: str, *, strict: bool = False, progress: bool = False) ->
     settings: dict[str, Any] = {}
     for assignment in filter(None, assignments):
         name, _, value = map(str.strip, assignment.partition("="))
-        if name in ("split", "pictures"):
+        if name in ("split", "pictures", "order"):
             settings[name] = value
         elif name in ("seed", "cells") and value.isdecimal():
             settings[name] = int(value)
@@ -170,12 +186,13 @@ def parse_collage(text: str, *, strict: bool = False, progress: bool = False) ->
     return collage(folder, strict=strict, progress=progress, **settings)
 
 
-def sub_classes(split: str = SPLIT, seed: int = 0) -> Division:
+def sub_classes(split: str = SPLIT, seed: int = 0, order: str = "seeded") -> Division:
     """Divide the sub-classes between the splits.
 
     Args:
         split: As in ``collage``. Without sub-classes for validation, those for training are used, with other pictures.
         seed: Seed of the division.
+        order: "seeded", or "listed" as in SUPER_CLASSES.
 
     Returns:
         split -> super-class -> sub-classes.
@@ -185,6 +202,8 @@ def sub_classes(split: str = SPLIT, seed: int = 0) -> Division:
         (('ray', 'trout'), ('flatfish', 'aquarium_fish'))
     """
     check_count("seed", seed, least=0)
+    if order not in ORDERS:
+        raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
     numbers = _numbers("split", split, (2, 3), least=0)
     train, test = numbers[0], numbers[-1]
     validation = sum(numbers[1:-1])
@@ -192,7 +211,9 @@ def sub_classes(split: str = SPLIT, seed: int = 0) -> Division:
         raise ValueError(f"split must divide 5 sub-classes, with some to train and to test on, got {split!r}")
     division: Division = {"train": {}, "validation": {}, "test": {}}
     for name, members in SUPER_CLASSES.items():
-        ranked = tuple(sorted(members, key=lambda member: blake2b(f"{seed} {member}".encode()).digest()))
+        ranked = members
+        if order == "seeded":
+            ranked = tuple(sorted(members, key=lambda member: blake2b(f"{seed} {member}".encode()).digest()))
         division["train"][name] = ranked[:train]
         division["validation"][name] = ranked[train : train + validation] or ranked[:train]
         division["test"][name] = ranked[train + validation :]
@@ -255,7 +276,7 @@ def _pools(source: Pictures, division: Division, seed: int, apart: bool = False)
         for j, member in enumerate(members):
             indices = np.flatnonzero(source.labels == source.classes.index(member))
             indices = _rng(seed, i, j).permutation(indices)
-            splits = [split for split in SPLITS if member in division[split][name]]
+            splits = [split for split in SPLITS if member in division[split].get(name, ())]
             if apart:
                 for split in splits:
                     pools[split, member] = _official(source, indices, split)
@@ -286,6 +307,8 @@ def _draw(
     """Choose the picture of each cell (n, cells * cells), and the true cell of each collage (n,)."""
     cell_pictures, true_cells = [], []
     for i, split in enumerate(SPLITS):
+        if split not in counts:
+            continue
         background = []
         for name in BACKGROUND:
             background += [pools[split, member] for member in division[split][name]]
@@ -343,6 +366,14 @@ def _read(
         raise BrokenData(f"no collage can be composed of the readable pictures of {source.name}: {problems[0]}")
     rows = np.where(is_shown, np.searchsorted(used, cell_pictures), -1)
     return CollageReader(pixels, rows, true_cells), (*source.problems, *problems), complete
+
+
+def _counts(pictures: str) -> dict[str, int]:
+    """Collages per class by split."""
+    numbers = _numbers("pictures", pictures, (2, 3), least=1)
+    if len(numbers) == 2:
+        return {"train": numbers[0], "test": numbers[1]}
+    return dict(zip(SPLITS, numbers, strict=True))
 
 
 def _numbers(name: str, text: str, lengths: tuple[int, ...], least: int) -> tuple[int, ...]:

@@ -1,8 +1,15 @@
 """Cuts the region that a model sees out of a picture, without torch.
 
-The shorter side is resized to ``resize_to``, then the middle ``size`` x ``size`` is cut out.
+Centre crop: the shorter side is resized to ``resize_to``, then the middle ``size`` x ``size`` is cut out.
+
+Whole picture (with ``cells``, the number of local features along ``size``): the shorter side is resized to ``size``,
+the longer one in proportion to a whole number of cells. Squares of ``size`` x ``size`` that overlap as little as needed
+go through the backbone; each cell of the picture takes its local feature from the square in which it is most central.
+So every place counts once. What this gains and costs: docs/how-to/search.md, "The whole picture".
 """
 
+from collections.abc import Iterator
+from itertools import groupby
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -14,7 +21,7 @@ LONGEST = 10  # of a picture longer than this to 1 only the middle is used
 
 
 class CropSettings(Protocol):
-    """The three properties of an ``InputSpec`` that decide the crop."""
+    """The properties of an ``InputSpec`` that decide the crop."""
 
     @property
     def size(self) -> int:
@@ -31,6 +38,11 @@ class CropSettings(Protocol):
         """Name of the resampling filter."""
         ...
 
+    @property
+    def cells(self) -> int | None:
+        """Local features along ``size`` if the whole picture is seen; None for the centre crop."""
+        ...
+
 
 class CropSize(NamedTuple):
     """The settings of a crop without the rest of the ``InputSpec``, which needs torch."""
@@ -38,6 +50,7 @@ class CropSize(NamedTuple):
     size: int
     resize_to: int
     interpolation: str
+    cells: int | None = None
 
 
 class CropGeometry(NamedTuple):
@@ -82,6 +95,93 @@ class Region(NamedTuple):
         return round(side / min(self.width, self.height))
 
 
+class Tile(NamedTuple):
+    """A square of a picture that is seen whole, along its longer side.
+
+    Attributes:
+        start: Where it starts, in pixels of the resized picture.
+        first: The first of its cells that counts.
+        last: The cell after the last one that counts.
+    """
+
+    start: int
+    first: int
+    last: int
+
+
+def whole_size(spec: CropSettings, width: int, height: int) -> tuple[int, int]:
+    """Width and height to which a picture is resized if it is seen whole.
+
+    Examples:
+        >>> whole_size(CropSize(224, 256, "bilinear", 7), 512, 1024), whole_size(CropSize(224, 256, "", 7), 640, 480)
+        ((224, 448), (288, 224))
+    """
+    cells = spec.cells or 1
+    elongation = min(max(width, height) / min(width, height), LONGEST)
+    longer = round(round(cells * elongation) * spec.size / cells)
+    if width >= height:
+        return longer, spec.size
+    return spec.size, longer
+
+
+def tiles(spec: CropSettings, length: int) -> list[Tile]:
+    """Divide the longer side of a resized picture into squares.
+
+    Examples:
+        >>> tiles(CropSize(224, 256, "bilinear", 7), 288)
+        [Tile(start=0, first=0, last=5), Tile(start=64, first=3, last=7)]
+    """
+    cells = spec.cells or 1
+    all_cells = round(length * cells / spec.size)
+    count = -(-all_cells // cells)
+    starts = [0]
+    for i in range(1, count):
+        starts.append(round(i * (all_cells - cells) / (count - 1)))
+    result = []
+    covered = 0
+    for start, following in zip(starts, [*starts[1:], all_cells], strict=True):
+        end = start + cells
+        if following < all_cells:
+            end = (following + end + 1) // 2  # the middle of the overlap
+        first_pixel = min(round(start * spec.size / cells), length - spec.size)
+        result.append(Tile(first_pixel, covered - start, end - start))
+        covered = end
+    return result
+
+
+class Square(NamedTuple):
+    """A square of crops that are seen whole, as indices.
+
+    Attributes:
+        pixels: Its part of the crops (B, H, W, 3).
+        cells: The part of its local features (B, H', W', C) that counts.
+    """
+
+    pixels: tuple[slice, ...]
+    cells: tuple[slice, ...]
+
+
+def squares(spec: CropSettings, height: int, width: int) -> tuple[int, list[Square]]:
+    """Divide crops of ``height`` x ``width`` into squares.
+
+    Returns:
+        The axis along which the features of the squares are joined, and the squares.
+    """
+    axis = 2 if width > height else 1
+    before = (slice(None),) * axis
+    parts = []
+    for tile in tiles(spec, max(height, width)):
+        pixels, cells = slice(tile.start, tile.start + spec.size), slice(tile.first, tile.last)
+        parts.append(Square((*before, pixels), (*before, cells)))
+    return axis, parts
+
+
+def stacks(crops: list[Pixels]) -> Iterator[Pixels]:
+    """Stack crops in order; where the shape changes a new stack begins."""
+    for _, group in groupby(crops, key=np.shape):
+        yield np.stack(list(group))
+
+
 def crop_geometry(spec: CropSettings, width: int, height: int) -> CropGeometry:
     """How a picture of ``width`` x ``height`` pixels becomes the crop of ``spec``.
 
@@ -99,7 +199,13 @@ def crop_geometry(spec: CropSettings, width: int, height: int) -> CropGeometry:
 
 
 def crop_picture(spec: CropSettings, image: Image.Image) -> Pixels:
-    """Resize and crop one upright RGB picture: (size, size, 3) uint8."""
+    """Resize and crop one upright RGB picture.
+
+    Returns:
+        (size, size, 3) uint8; if the picture is seen whole, its longer side is longer.
+    """
+    if spec.cells:
+        return np.array(image.resize(whole_size(spec, *image.size), Image.Resampling[spec.interpolation.upper()]))
     geometry = crop_geometry(spec, *image.size)
     if geometry.cut != image.size:
         image = image.crop(_corners(geometry.cut_from, geometry.cut))

@@ -31,7 +31,7 @@ def main() -> None:
     """Work until the input ends."""
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the server ends its workers
-    _die_with_parent()
+    die_with_parent()
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1
     jobs = sys.stdin.buffer
     results = os.fdopen(os.dup(1), "wb")
@@ -51,14 +51,15 @@ def _answer(header: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]
         decoded = run(_job(header), data)
     except Refused as refused:
         return {"refused": [refused.status, refused.code, refused.message]}, b""
-    except Costly:
-        return {"costly": True}, b""
+    except Costly as costly:
+        return {"costly": True, "decoded_bytes": costly.decoded_bytes}, b""
     except MemoryError:
         return {"out_of_memory": True}, b""
     pixels = b""
+    shape: tuple[int, ...] = ()
     if decoded.pixels is not None:
-        pixels = decoded.pixels.tobytes()
-    return {"size": decoded.size, "pixel_bytes": len(pixels)}, pixels + (decoded.jpeg or b"")
+        pixels, shape = decoded.pixels.tobytes(), decoded.pixels.shape
+    return {"size": decoded.size, "pixel_bytes": len(pixels), "shape": shape}, pixels + (decoded.jpeg or b"")
 
 
 def _job(header: dict[str, Any]) -> Job:
@@ -90,7 +91,7 @@ def write_message(file: IO[bytes], header: dict[str, Any], data: bytes) -> None:
     file.flush()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask Linux to kill this process with its parent; elsewhere it ends when its input does."""
     if sys.platform == "linux":
         import ctypes

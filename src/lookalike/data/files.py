@@ -135,9 +135,23 @@ def verified(pictures: Pictures, *, strict: bool = False, progress: bool = False
 
 def find_contradictions(pictures: Pictures) -> tuple[str, ...]:
     """Find files of equal content in several classes; few files are read in full."""
+    groups = equal_files(pictures, across_classes=True)
+    if not groups:
+        return ()
+    first = " = ".join(pictures.names[i] for i in groups[0])
+    return (f"{counted(len(groups), 'picture')} with the same content in more than one class; the first: {first}",)
+
+
+def equal_files(pictures: Pictures, *, across_classes: bool = False) -> list[list[int]]:
+    """Group the positions of files of equal content; few files are read in full.
+
+    Args:
+        pictures: The table. Pictures that are not files have no groups.
+        across_classes: Only groups with more than one class.
+    """
     reader = pictures.reader
     if not isinstance(reader, FileReader):
-        return ()
+        return []
     paths = reader.paths(pictures.origins)
 
     def size(i: int) -> int:
@@ -152,11 +166,11 @@ def find_contradictions(pictures: Pictures) -> tuple[str, ...]:
         smaller_groups: list[Sequence[int]] = []
         for group in groups:
             smaller_groups += _group_by(group, property_of)
-        groups = [group for group in smaller_groups if len(set(pictures.labels[group])) > 1]
-    if not groups:
-        return ()
-    first = " = ".join(pictures.names[i] for i in groups[0])
-    return (f"{counted(len(groups), 'picture')} with the same content in more than one class; the first: {first}",)
+        if across_classes:
+            groups = [group for group in smaller_groups if len(set(pictures.labels[group])) > 1]
+        else:
+            groups = [group for group in smaller_groups if len(group) > 1]
+    return list(map(list, groups))
 
 
 def problems_of(pictures: Pictures, reasons: Sequence[str | None]) -> list[Problem]:

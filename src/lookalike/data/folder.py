@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lookalike.data.files import natural_order, table_of_files
 from lookalike.data.pictures import Pictures, Problem
-from lookalike.data.reading import SUFFIXES
+from lookalike.data.reading import HEIF_SUFFIXES, READS_HEIF, SUFFIXES
 
 SPLIT_NAMES = {
     "train": "train",
@@ -31,6 +31,7 @@ SPLIT_NAMES = {
 }
 SKIPPED = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
 HIDDEN_SHOWN = 3
+KINDS_SHOWN = 8  # of other files
 NO_CLASS = "lies in no class folder, so it has no class"
 
 
@@ -53,10 +54,12 @@ class Listing:
     links: int = 0
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes on skipped links and hidden folders, if there are any."""
+        """Return notes on skipped links, files and hidden folders, if there are any."""
         links: tuple[str, ...] = ()
         if self.links:
             links = (f"symbolic links are skipped: {self.links:,}",)
+        if self.others:
+            links = (*links, self._others_by_kind())
         if not self.hidden:
             return links
         examples = self.hidden[:HIDDEN_SHOWN]
@@ -64,6 +67,15 @@ class Listing:
             examples.append("...")
         hidden = f"hidden folders are skipped, {len(self.hidden):,} of them with pictures: {', '.join(examples)}"
         return (*links, hidden)
+
+    def _others_by_kind(self) -> str:
+        kinds = [f"{kind} {count:,}" for kind, count in self.others.most_common(KINDS_SHOWN)]
+        if len(self.others) > KINDS_SHOWN:
+            kinds.append("...")
+        note = f"files that are not read as pictures: {', '.join(kinds)}"
+        if not READS_HEIF and any(self.others[suffix] for suffix in HEIF_SUFFIXES):
+            note += "; pip install pillow-heif reads .heic"
+        return note
 
 
 def list_pictures(root: str | Path, *, follow_symlinks: bool = True) -> Listing:
@@ -94,7 +106,8 @@ def read_folder(root: str | Path, fewest_classes: int = 2) -> Pictures:
     deepest = max(map(len, paths))
     if deepest == 1:
         raise ValueError(
-            f"the {len(paths):,} pictures in {root} lie in no class folder; expected {root.name}/CLASS/picture.jpg"
+            f"the {len(paths):,} pictures in {root} lie in no class folder; expected {root.name}/CLASS/picture.jpg. "
+            f"To search them without labels: lookalike index {root} --out IDX"
         )
     top_folders = {path[0] for path in paths if len(path) > 1}
     has_splits = set(map(str.lower, top_folders)) <= SPLIT_NAMES.keys()

@@ -37,6 +37,7 @@ SCRIPTS = (
 )
 SYMBOLS = ((0x2190, 0x23FF), (0x25A0, 0x2619), (0x2630, 0x27BF), (0x27F0, 0x27FF), (0x2900, 0x2BFF))  # arrows, shapes
 
+ALPHABET = Path(__file__).with_name("glyphs.txt")  # letters, and in the second line symbols
 COMPARED = ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono")
 ALIKE = 0.91  # correlation of two blurred shapes from which they count as one
 SETTINGS = ("seed", "per_class", "size", "cells", "train_classes", "test_classes")
@@ -199,6 +200,12 @@ def _drawn(reader: GlyphReader, index: int) -> NDArray[np.uint8]:
 @cache
 def alphabet() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return letters and symbols of which no two look alike, not even mirrored, in a fixed pseudo-random order."""
+    letters, symbols = ALPHABET.read_text(encoding="utf-8").splitlines()
+    return tuple(letters), tuple(symbols)
+
+
+def choose_alphabet() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Compute ``alphabet`` from the fonts. This takes half a second, so ALPHABET holds the result."""
     letters, symbols = [], []
     for code in sorted(_characters("DejaVuSans")):
         character = chr(code)

@@ -9,7 +9,8 @@ Pictures that are not plain RGB are converted:
     floating point          0..1 or 0..255 where all values lie in that range, else stretched; NaN becomes black
     animated                the first frame
 
-Only raster formats that Pillow decodes by itself are tried: some others (EPS) would run programs.
+Only raster formats that Pillow decodes by itself are tried: some others (EPS) would run programs. HEIC is read with the
+package pillow-heif, if it is installed (the extra ``heif``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -35,10 +38,13 @@ from lookalike.data.pictures import UnreadablePicture
 
 PIXEL_LIMIT = 200_000_000  # above this a picture is taken for a decompression bomb
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+HEIF_SUFFIXES = (".heic", ".heif", ".hif")
+READS_HEIF = find_spec("pillow_heif") is not None
 SUFFIXES = frozenset(
     [
         *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"),
         *(".ppm", ".pgm", ".pbm", ".pnm", ".avif", ".jp2"),
+        *(HEIF_SUFFIXES if READS_HEIF else ()),
     ]
 )
 _HUGE = Lock()
@@ -153,12 +159,16 @@ def verify_all(
 
 
 def open_header(file: BinaryIO, name: str) -> ImageFile.ImageFile:
-    """As ``Image.open`` for ``FORMATS``, but without its process-wide limit on the size of a picture."""
+    """As ``Image.open`` for ``FORMATS`` and HEIF, but without its process-wide limit on the size of a picture."""
     prefix = file.read(16)
     if prefix == b"version https://":
         raise UnreadablePicture(name, "a Git LFS pointer, not the picture: fetch it with git lfs pull")
     Image.init()
-    for kind in FORMATS:
+    kinds: tuple[str, ...] = FORMATS
+    if READS_HEIF:
+        _register_heif()
+        kinds = (*FORMATS, "HEIF")
+    for kind in kinds:
         factory, accepts = Image.OPEN.get(kind, (None, None))
         if factory is None or accepts is None or accepts(prefix) is not True:
             continue
@@ -168,6 +178,13 @@ def open_header(file: BinaryIO, name: str) -> ImageFile.ImageFile:
         except (SyntaxError, IndexError, TypeError, KeyError, EOFError, struct.error):  # not of this format after all
             continue
     raise UnidentifiedImageError
+
+
+@cache
+def _register_heif() -> None:
+    from pillow_heif import register_heif_opener
+
+    register_heif_opener(thumbnails=False)
 
 
 @contextmanager

@@ -14,9 +14,13 @@ from lookalike.data import png
 from lookalike.data.cropping import CropSize, Pixels, Region, crop_picture
 from lookalike.data.reading import PIXEL_LIMIT, decode, open_header
 
+LONGEST_UPLOAD_SIDE = 32_768  # pixels per side of a picture from a stranger
+MOST_ELONGATED = 200  # its longer side, in shorter sides
+MOST_SCANS = 200  # per progressive JPEG; a small file with thousands of scans would decode for an hour
+PILLOW_MAX_PIXELS = 89_478_485  # above this, Pillow warns or refuses by itself
 JPEG_QUALITY = 90
 MOST_PASSES = 20  # over the largest allowed picture; a smaller one may have more scans, up to Bounds.scans
-SECONDS_PER_MEGAPIXEL = {"PNG": 0.03, "WEBP": 0.03, "AVIF": 0.05, "JPEG2000": 0.3}  # measured, rounded up
+SECONDS_PER_MEGAPIXEL = {"PNG": 0.03, "WEBP": 0.03, "AVIF": 0.05, "HEIF": 0.1, "JPEG2000": 0.3}  # measured, rounded up
 SECONDS_OF_OTHERS = 0.01
 QUICK_SECONDS = 0.4
 QUICK_BYTES = 40_000_000
@@ -43,7 +47,15 @@ class Refused(Exception):  # noqa: N818 - names the event
 
 
 class Costly(Exception):  # noqa: N818 - names the state
-    """Decoding would take longer, or more memory, than a quick job may."""
+    """Decoding would take longer, or more memory, than a quick job may.
+
+    Args:
+        decoded_bytes: Memory of the decoded picture.
+    """
+
+    def __init__(self, decoded_bytes: int) -> None:
+        super().__init__(decoded_bytes)
+        self.decoded_bytes = decoded_bytes
 
 
 class Bounds(NamedTuple):
@@ -240,7 +252,7 @@ def _require_quick(image: ImageFile.ImageFile, full_size: tuple[int, int], scans
     if scans > 1:
         needed_bytes += COEFFICIENT_BYTES * full_pixels
     if seconds > QUICK_SECONDS or needed_bytes > QUICK_BYTES:
-        raise Costly
+        raise Costly(needed_bytes)
 
 
 def _last_row_is_empty(image: Image.Image) -> bool:

@@ -5,15 +5,17 @@ that is 256 and 227, as in Musgrave, Belongie and Lim, "A Metric Learning Realit
 first, so the cost of a picture does not depend on its size. For evaluation see ``lookalike.inference.preprocess``.
 
 Random numbers come from torch's global generator; ``lookalike.data.loading`` seeds it for each picture.
+
+torchvision is imported where it is used: it loads torch's compiler, which takes seconds.
 """
 
 from collections.abc import Callable
+from math import log
 from typing import Any, Literal, get_args
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torchvision.transforms import InterpolationMode, v2
 
 from lookalike.data.cropping import LONGEST
 from lookalike.models.input_spec import InputSpec
@@ -22,8 +24,9 @@ Transform = Callable[[Image.Image], Tensor]
 Crop = Literal["area", "wide", "pixels", "none"]
 
 AREA = (0.16, 1.0)  # share of the resized picture that a crop covers
-PIXELS = ((40 / 256) ** 2, 1.0)  # the same for the papers' text: sides of 40 to 256 pixels in a picture of 256
-SHARES = {"area": AREA, "wide": (0.08, 1.0), "pixels": PIXELS}
+SHARES = {"area": AREA, "wide": (0.08, 1.0)}
+LEAST_SIDE = 40 / 256  # of a crop by side lengths: 40 pixels in a picture whose shorter side has 256
+ATTEMPTS = 10  # to draw a crop that fits
 RATIO = (3 / 4, 4 / 3)
 
 
@@ -33,8 +36,8 @@ def training_transform(spec: InputSpec, *, crop: Crop = "area", flip: bool = Tru
     Args:
         spec: Input of the backbone.
         crop: "area" covers .16 to 1 of the picture's area (the authors' code), "wide" .08 to 1 (torchvision's
-            default), "pixels" (40/256)^2 to 1 (the papers' text), with an aspect of 3/4 to 4/3; "none" resizes the
-            picture to a square, for small pictures.
+            default). "pixels" has sides of 40 to 256 pixels if ``resize_to`` is 256, else in proportion (the papers'
+            text). All have an aspect of 3/4 to 4/3. "none" resizes the picture to a square, for small pictures.
         flip: Mirror half of the pictures.
         erase: Share of the pictures in which a rectangle of 2 to 33 % of the area becomes the mean colour.
 
@@ -46,13 +49,19 @@ def training_transform(spec: InputSpec, *, crop: Crop = "area", flip: bool = Tru
     """
     if crop not in get_args(Crop):
         raise ValueError(f"crop must be 'area', 'wide', 'pixels' or 'none', got {crop!r}")
+    from torchvision.transforms import v2
+
     steps: list[nn.Module] = []
     if crop == "none":
         steps += [_resize(spec, [spec.size, spec.size])]
     else:
         mode = _interpolation(spec)
         steps += [_CutLongSide(), _resize(spec, [spec.resize_to])]
-        steps += [v2.RandomResizedCrop(spec.size, scale=SHARES[crop], ratio=RATIO, interpolation=mode, antialias=True)]
+        if crop == "pixels":
+            steps += [_CropBySides(spec.resize_to), _resize(spec, [spec.size, spec.size])]
+        else:
+            share = SHARES[crop]
+            steps += [v2.RandomResizedCrop(spec.size, scale=share, ratio=RATIO, interpolation=mode, antialias=True)]
     if flip:
         steps += [v2.RandomHorizontalFlip()]
     steps += _numbers(spec)
@@ -76,6 +85,31 @@ class _CutLongSide(nn.Module):
         return picture.crop((left, top, left + min(width, longest), top + min(height, longest)))
 
 
+class _CropBySides(nn.Module):
+    """Cut a random rectangle whose sides are both between 40/256 and 256/256 of the shorter side of the picture.
+
+    The width is uniform, the aspect log-uniform; a rectangle that does not fit is drawn again. The largest square is
+    the last resort.
+    """
+
+    def __init__(self, shorter_side: int) -> None:
+        super().__init__()
+        self.least, self.most = max(1, round(LEAST_SIDE * shorter_side)), shorter_side
+
+    def forward(self, picture: Image.Image) -> Image.Image:
+        width = height = min(self.most, *picture.size)
+        for _ in range(ATTEMPTS):
+            drawn_width = int(torch.randint(self.least, self.most + 1, ()))
+            aspect = torch.empty(()).uniform_(log(RATIO[0]), log(RATIO[1])).exp()
+            drawn_height = round(drawn_width / float(aspect))
+            if self.least <= drawn_height <= self.most:
+                width, height = drawn_width, drawn_height
+                break
+        left = int(torch.randint(picture.width - width + 1, ()))
+        top = int(torch.randint(picture.height - height + 1, ()))
+        return picture.crop((left, top, left + width, top + height))
+
+
 class _ReverseChannels(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         return pixels.flip(0)
@@ -83,6 +117,8 @@ class _ReverseChannels(nn.Module):
 
 def _numbers(spec: InputSpec) -> list[nn.Module]:
     """PIL picture in RGB -> (pixels - mean) / std."""
+    from torchvision.transforms import v2
+
     steps: list[nn.Module] = [v2.PILToTensor()]
     if spec.bgr255:
         steps += [_ReverseChannels()]
@@ -94,8 +130,12 @@ def _numbers(spec: InputSpec) -> list[nn.Module]:
 
 
 def _resize(spec: InputSpec, size: list[int]) -> Any:
+    from torchvision.transforms import v2
+
     return v2.Resize(size, interpolation=_interpolation(spec), antialias=True)
 
 
-def _interpolation(spec: InputSpec) -> InterpolationMode:
+def _interpolation(spec: InputSpec) -> Any:
+    from torchvision.transforms import InterpolationMode
+
     return InterpolationMode(spec.interpolation)

@@ -107,8 +107,12 @@ def test_ordinary_folders_and_tables_are_summed_up(tmp_path: Path) -> None:
         "left out": 1,
     }
     assert report.faults[0].startswith("1 x truncated; the first: robin/4.jpg")
-    assert report.notes[0].startswith("1 picture with the same content in more than one class; the first: owl/5.jpg =")
-    assert report.notes[1:] == ("files that are not pictures were skipped: 1 .txt",)
+    same_content = "1 picture with the same content in more than one class; the first: owl/5.jpg ="
+    assert any(question.startswith(same_content) for question in report.questions)
+    assert any(question.startswith("3 pictures are exact copies of others") for question in report.questions)
+    assert "note: largest classes: " in str(report)
+    assert "note: smallest classes: " in str(report)
+    assert "files that are not read as pictures: .txt 1" in report.notes
     assert datasets.check(root, decode=False).good  # it does not open them
     (tmp_path / "list.csv").write_text("path,label,split\nbirds/wren/1.jpg,a,train\nbirds/owl/5.jpg,b,test\n")
     figures = {figure.what: figure.found for figure in datasets.check(tmp_path / "list.csv").counts}
@@ -158,3 +162,42 @@ def test_tables_with_one_side_of_a_search(tmp_path: Path) -> None:
         f"test {lacks_gallery}",
     )
     assert faults("train,query", "train,query", "train,query", "train,query") == (lacks_gallery,)
+
+
+def test_the_owner_is_asked_about_folders_that_may_be_no_class(tmp_path: Path) -> None:
+    for name, count in (("wren", 20), ("robin", 25), ("finch", 22), ("assets", 2), ("owl", 5)):
+        (tmp_path / name).mkdir()
+        for number in range(count):
+            (tmp_path / name / f"{number}.png").write_bytes(b"x")
+    report = datasets.check(tmp_path, decode=False)
+    assert "smallest classes: assets 2, owl 5, wren 20" in report.notes
+    assert report.good
+    assert report.questions == (
+        "is assets a class? It has 2 pictures (the median is 20). If not, move it away",
+        "far fewer pictures than other classes (median 20), really classes? owl 5",
+    )
+    assert str(report).splitlines()[0].endswith("complete and readable, but please look at the questions below")
+    assert report.as_dict()["questions"] == list(report.questions)
+
+
+def test_odd_pictures_are_asked_about(tmp_path: Path) -> None:
+    for number, size in enumerate([(64, 64), (64, 60), (16, 16), (640, 60), (640, 128), (31, 400)]):
+        folder = tmp_path / "ab"[number % 2]
+        folder.mkdir(exist_ok=True)
+        Image.new("RGB", size, (number, 0, 0)).save(folder / f"{number}.png")
+    questions = datasets.check(tmp_path).questions
+    assert questions == (
+        "2 pictures smaller than 32 pixels, icons? a/2.png, b/5.png",
+        "1 picture more than 5 times as long as wide, banners? b/3.png",
+    )
+
+
+def test_copies_within_a_class_are_asked_about(tmp_path: Path) -> None:
+    """Class a has red three times, class b blue twice."""
+    for number, colour in enumerate(["red", "blue", "red", "green", "red", "blue"]):
+        folder = tmp_path / "ab"[number % 2]
+        folder.mkdir(exist_ok=True)
+        Image.new("RGB", (64, 64), colour).save(folder / f"{number}.png")
+    assert datasets.check(tmp_path).questions == (
+        "3 pictures are exact copies of others, keep both? a/0.png = a/2.png",
+    )

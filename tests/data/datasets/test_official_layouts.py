@@ -66,6 +66,13 @@ def test_cub(tmp_path: Path) -> None:
     assert data.load(root).problems == (("101.Owl/c.jpg", "no such file"),)
 
 
+def test_recall_is_reported_at_the_ranks_of_the_papers() -> None:
+    names = ("cub", "cars196", "stanford-online-products", "in-shop", "my_pictures")
+    found = [data.datasets.recall_ranks(name) for name in names]
+    usual = (1, 2, 4, 8)
+    assert found == [usual, usual, (1, 10, 100, 1000), (1, 10, 20, 30, 40), usual]
+
+
 def test_cub_with_faults(tmp_path: Path) -> None:
     root = make_cub(tmp_path)
     (root / "image_class_labels.txt").write_text("1 1\n2\n")

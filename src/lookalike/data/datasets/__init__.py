@@ -2,7 +2,16 @@
 
 from lookalike.data.datasets.inspection import Report, check
 from lookalike.data.datasets.layout import DatasetSpec, SplitSize
-from lookalike.data.datasets.registry import describe, get, hint_below, lookup, names, read_dataset, recognise
+from lookalike.data.datasets.registry import (
+    describe,
+    get,
+    hint_below,
+    lookup,
+    names,
+    read_dataset,
+    recall_ranks,
+    recognise,
+)
 
 __all__ = [
     "DatasetSpec",
@@ -15,5 +24,6 @@ __all__ = [
     "lookup",
     "names",
     "read_dataset",
+    "recall_ranks",
     "recognise",
 ]

@@ -77,4 +77,5 @@ INSHOP = DatasetSpec(
     missing=missing,
     read=read,
     aliases=("in-shop", "deepfashion"),
+    ks=(1, 10, 20, 30, 40),
 )

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from lookalike.data.datasets.layout import DatasetSpec
 from lookalike.data.datasets.registry import get, hint_below, recognise
-from lookalike.data.files import FileReader, find_contradictions, problems_of
-from lookalike.data.folder import list_pictures, read_folder
+from lookalike.data.files import FileReader, counted, equal_files, find_contradictions, problems_of
+from lookalike.data.folder import read_folder
 from lookalike.data.pictures import SPLITS, Pictures, Problem
 from lookalike.data.reading import verify_all
 from lookalike.data.splits import lacking_role, singletons
 from lookalike.data.table import read_table
+
+CLASSES_SHOWN = 3  # of the largest and smallest classes
+NAMES_SHOWN = 5  # in a question
+FEW = 4  # a class this many times smaller than the median is asked about
+TINY = 32  # pixels of the shorter side
+ELONGATED = 5  # times as long as wide
+# Names of folders that are usually no classes.
+NO_CLASS = re.compile(
+    r"archives?|assets?|backups?|banners?|cache|css|docs?|exports?|icons?|images?|imgs?|js|lib|logos?|media|misc|new|old"
+    r"|originals?|others?|output|photos?|pics?|pictures?|previews?|private|public|samples?|screenshots?|src|static|temp"
+    r"|thumb(nail)?s?|tmp|todo|trash|unknown|unsorted|uploads?",
+    re.IGNORECASE,
+)
 
 
 class Count(NamedTuple):
@@ -38,6 +54,7 @@ class Report:
         counts: Classes and pictures, in all and per split.
         faults: What has to be repaired; empty for good data.
         notes: What is good to know.
+        questions: What only its owner can answer, as whether a folder is a class.
         problems: Every picture that cannot be used.
     """
 
@@ -48,6 +65,7 @@ class Report:
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+    questions: tuple[str, ...] = ()
 
     @property
     def good(self) -> bool:
@@ -64,11 +82,14 @@ class Report:
             "figures": [count._asdict() for count in self.counts],
             "faults": list(self.faults),
             "notes": list(self.notes),
+            "questions": list(self.questions),
             "problems": [problem._asdict() for problem in self.problems],
         }
 
     def __str__(self) -> str:
         verdict = "good" if self.good else "NOT good"
+        if self.good and self.questions:
+            verdict = "complete and readable, but please look at the questions below"
         lines = [f"{self.title} in {self.path}: {verdict}"]
         width = max((len(count.what) for count in self.counts), default=0)
         for what, found, expected in self.counts:
@@ -78,6 +99,7 @@ class Report:
             lines.append(line)
         lines += [f"  fault: {fault}" for fault in self.faults]
         lines += [f"  note: {note}" for note in self.notes]
+        lines += [f"  question: {question}" for question in self.questions]
         return "\n".join(lines)
 
 
@@ -142,13 +164,15 @@ def _check_ordinary(path: Path, decode: bool, progress: bool) -> Report:
         counts += _split_counts(split, pictures.split(split))
     counts.append(Count("classes with one picture", len(singletons(pictures))))
     counts.append(Count("left out", len(problems)))
-    notes = list(pictures.notes)
+    broken_names = {problem.name for problem in problems}
+    readable = pictures.take([i for i, name in enumerate(pictures.names) if name not in broken_names])
+    notes = [*pictures.notes, *_class_sizes(readable)]
+    questions = _odd_classes(readable)
     if decode:
-        notes += find_contradictions(pictures)
-    if is_folder:
-        notes += _other_files(path)
+        questions += [*_equal_pictures(readable), *_odd_sizes(readable)]
+        notes.append(f"near-duplicates, outliers and doubtful labels: lookalike doctor {shlex.quote(str(path))}")
     faults = (*_role_faults(pictures), *_summarise(problems))
-    return Report(None, title, path, tuple(counts), faults, tuple(notes), problems)
+    return Report(None, title, path, tuple(counts), faults, tuple(notes), problems, tuple(questions))
 
 
 def _read_folder(path: Path) -> Pictures:
@@ -158,12 +182,81 @@ def _read_folder(path: Path) -> Pictures:
     return read_folder(path)
 
 
-def _other_files(folder: Path) -> list[str]:
-    others = list_pictures(folder).others
-    if not others:
+def _class_sizes(pictures: Pictures) -> list[str]:
+    """The largest and smallest classes."""
+    ordered = _by_size(pictures)
+    if len(ordered) < 2:
         return []
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(others.items()))
-    return [f"files that are not pictures were skipped: {kinds}"]
+    largest = ", ".join(f"{name} {count:,}" for name, count in ordered[:CLASSES_SHOWN])
+    smallest = ", ".join(f"{name} {count:,}" for name, count in ordered[: -CLASSES_SHOWN - 1 : -1])
+    return [f"largest classes: {largest}", f"smallest classes: {smallest}"]
+
+
+def _by_size(pictures: Pictures) -> list[tuple[str, int]]:
+    """Classes and their numbers of pictures, the largest first."""
+    return Counter(pictures.classes[label] for label in pictures.labels.tolist()).most_common()
+
+
+def _odd_classes(pictures: Pictures) -> list[str]:
+    """Classes that may be none: by their name, or by how few pictures they have."""
+    ordered = _by_size(pictures)
+    if len(ordered) < 2:
+        return []
+    questions = []
+    sizes = dict(ordered)
+    median = ordered[len(ordered) // 2][1]
+    named = [name for name in pictures.classes if NO_CLASS.fullmatch(name)]
+    for name in named[:NAMES_SHOWN]:
+        pictures_of_it = counted(sizes[name], "picture")
+        questions.append(f"is {name} a class? It has {pictures_of_it} (the median is {median:,}). If not, move it away")
+    small = [name for name, count in ordered if count * FEW <= median and name not in named]
+    if small:
+        listed = ", ".join(f"{name} {sizes[name]:,}" for name in small[: -NAMES_SHOWN - 1 : -1])
+        more = f" and {len(small) - NAMES_SHOWN} more" if len(small) > NAMES_SHOWN else ""
+        questions.append(f"far fewer pictures than other classes (median {median:,}), really classes? {listed}{more}")
+    return questions
+
+
+def _equal_pictures(pictures: Pictures) -> list[str]:
+    """Exact duplicates, first those with several labels."""
+    questions = list(find_contradictions(pictures))
+    groups = equal_files(pictures)
+    if groups:
+        copies = sum(len(group) - 1 for group in groups)
+        first = " = ".join(pictures.names[i] for i in groups[0][:2])
+        kept = (
+            "1 picture is an exact copy of another"
+            if copies == 1
+            else f"{copies:,} pictures are exact copies of others"
+        )
+        questions.append(f"{kept}, keep both? {first}")
+    return questions
+
+
+def _odd_sizes(pictures: Pictures) -> list[str]:
+    """Pictures that are tiny or very elongated: icons, lines and banners."""
+    reader = pictures.reader
+    if not isinstance(reader, FileReader):
+        return []
+    tiny, elongated = [], []
+    for name, path in zip(pictures.names, reader.paths(pictures.origins), strict=True):
+        try:
+            with Image.open(path) as image:
+                short, long = sorted(image.size)
+        except (OSError, ValueError, Image.DecompressionBombError):  # it was decoded a moment ago
+            continue
+        if short < TINY:
+            tiny.append(name)
+        elif long > ELONGATED * short:
+            elongated.append(name)
+    questions = []
+    if tiny:
+        smaller = f"smaller than {TINY} pixels, icons?"
+        questions.append(f"{counted(len(tiny), 'picture')} {smaller} {', '.join(tiny[:CLASSES_SHOWN])}")
+    if elongated:
+        longer = f"more than {ELONGATED} times as long as wide, banners?"
+        questions.append(f"{counted(len(elongated), 'picture')} {longer} {', '.join(elongated[:CLASSES_SHOWN])}")
+    return questions
 
 
 def _present_splits(pictures: Pictures) -> list[str]:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from lookalike.data.pictures import Pictures
 
+RECALL_RANKS = (1, 2, 4, 8)  # K of R@K, unless a data set has others
+
 
 class SplitSize(NamedTuple):
     """Size of a split ("train", "test") or of a role ("query", "gallery")."""
@@ -34,6 +36,7 @@ class DatasetSpec:
         missing: Required files that a folder lacks.
         read: Reads the table of a complete folder; no picture is opened.
         aliases: Other names on the command line.
+        ks: K of R@K that is reported for it.
     """
 
     name: str
@@ -48,6 +51,7 @@ class DatasetSpec:
     missing: Callable[[Path], list[str]]
     read: Callable[[Path], Pictures]
     aliases: tuple[str, ...] = field(default=())
+    ks: tuple[int, ...] = RECALL_RANKS
 
     def find(self, path: Path) -> Path | None:
         """Return the folder in which the layout starts: ``path`` or a usual folder below it; None without one."""

@@ -40,4 +40,5 @@ SOP = DatasetSpec(
     missing=all_of(*LISTS.values()),
     read=read,
     aliases=("stanford-online-products", "online-products"),
+    ks=(1, 10, 100, 1000),
 )

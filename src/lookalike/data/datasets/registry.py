@@ -11,7 +11,7 @@ from lookalike.data.datasets.cars import CARS
 from lookalike.data.datasets.cifar import CIFAR10, CIFAR100
 from lookalike.data.datasets.cub import CUB
 from lookalike.data.datasets.inshop import INSHOP
-from lookalike.data.datasets.layout import DatasetSpec
+from lookalike.data.datasets.layout import RECALL_RANKS, DatasetSpec
 from lookalike.data.datasets.mnist import FASHION, MNIST
 from lookalike.data.datasets.products import SOP
 from lookalike.data.pictures import BrokenData, Pictures
@@ -47,6 +47,12 @@ def lookup(name: str) -> DatasetSpec | None:
     """Return a data set by its name or alias, or None."""
     name = name.lower()
     return DATASETS.get(_ALIASES.get(name, name))
+
+
+def recall_ranks(name: str) -> tuple[int, ...]:
+    """Return the values K of R@K that are reported for a data set, or the usual ones for other pictures."""
+    spec = lookup(name)
+    return RECALL_RANKS if spec is None else spec.ks
 
 
 def describe() -> list[dict[str, Any]]:
