@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from lookalike.inference import engine as engines
-from lookalike.inference.engine import OpenVinoEngine, TorchEngine, create_engine, resolve_engine
-from lookalike.inference.engine_name import EngineName
+from lookalike.inference import conversion, engine_name
+from lookalike.inference.engine import TorchEngine, create_engine
+from lookalike.inference.engine_name import EngineName, resolve_engine
 from lookalike.inference.model import TrainedModel
 from lookalike.inference.preprocess import to_inputs
 from lookalike.models import Backbone, Embedder, create_backbone
+from lookalike.models.stages import StageCut
 
 CONVERTED: list[EngineName] = ["openvino", "onnxruntime"]
 # Maps and tokens, squeeze-and-excitation, class tokens, channels last.
@@ -39,7 +40,17 @@ def make_backbone(name: str = "resnet20", seed: int = 0) -> Backbone:
 
 
 def own_records(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name.startswith("lookalike")]
+    """What was logged, except for the line that announces a conversion."""
+    messages = [record.getMessage() for record in caplog.records if record.name.startswith("lookalike")]
+    return [message for message in messages if not message.startswith("converting ")]
+
+
+def test_a_conversion_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
+    backbone = make_backbone()
+    for _ in range(2):
+        create_engine(backbone, backbone.spec, "openvino")
+    messages = [record.getMessage() for record in caplog.records if record.name.startswith("lookalike")]
+    assert messages == ["converting resnet20 32 for openvino, once: this takes some seconds"]
 
 
 def pictures(backbone: Backbone, count: int = 5) -> torch.Tensor:
@@ -48,6 +59,20 @@ def pictures(backbone: Backbone, count: int = 5) -> torch.Tensor:
     pixels[1] = 0
     pixels[2] = 255
     return to_inputs(pixels, backbone.spec)
+
+
+@pytest.mark.parametrize("engine", CONVERTED)
+@pytest.mark.parametrize("name", ["tf_efficientnet_lite0", "resnet10t"])
+def test_frozen_stages_are_converted(name: str, engine: EngineName, caplog: pytest.LogCaptureFixture) -> None:
+    backbone = make_backbone(name)
+    cut = StageCut(backbone, 2, backbone.spec.size)
+    inputs = pictures(backbone)
+    with torch.inference_mode():
+        expected = cut.frozen.maps(inputs)
+    made = create_engine(cut.frozen.eval(), backbone.spec, engine)
+    assert made.name == engine
+    assert not own_records(caplog)
+    torch.testing.assert_close(made.maps(inputs), expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("engine", CONVERTED)
@@ -103,7 +128,7 @@ def test_a_converted_network_is_stored_and_used_again(cache: Path, monkeypatch: 
     def fail(*_: object) -> None:
         raise AssertionError("converted again")
 
-    monkeypatch.setattr(OpenVinoEngine, "convert", fail)
+    monkeypatch.setattr(conversion, "convert", fail)
     assert torch.equal(create_engine(backbone, backbone.spec, "openvino").maps(inputs), first)
 
 
@@ -176,7 +201,7 @@ def test_which_engine_auto_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_engine("auto", torch.device("cpu")) == "onnxruntime"
     assert resolve_engine("torch", torch.device("cpu")) == "torch"
     monkeypatch.delenv("LOOKALIKE_ENGINE")
-    monkeypatch.setattr(engines, "find_spec", lambda _: None)
+    monkeypatch.setattr(engine_name, "find_spec", lambda _: None)
     assert resolve_engine("auto", torch.device("cpu")) == "torch"
     with pytest.raises(ValueError, match="the engine openvino is not installed: pip install openvino"):
         resolve_engine("openvino", torch.device("cpu"))

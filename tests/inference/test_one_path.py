@@ -14,10 +14,10 @@ from PIL import Image
 from lookalike import index
 from lookalike.data.files import table_of_files
 from lookalike.index.folder import sync
+from lookalike.inference.feature_cache import FeatureCache
 from lookalike.inference.model import TrainedModel, load
 from lookalike.models import Embedder, create_backbone, save_model
 from lookalike.server import create_app
-from lookalike.training.features import FeatureCache
 
 Vectors = NDArray[np.float32]
 MODELS: dict[str, dict[str, Any]] = {
@@ -179,3 +179,38 @@ def test_pixels_in_memory_have_the_vector_of_a_file_without_losses(
     lossless = [i for i, file in enumerate(files) if file.suffix == ".png"]
     images = [Image.open(files[i]) for i in lossless]
     assert_same(model.embed(images), expected[lossless])
+
+
+def test_cached_features_give_the_same_vectors_again(
+    model: TrainedModel,
+    folder: Path,
+    files: list[Path],
+    expected: Vectors,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    names = [file.name for file in files]
+    table = table_of_files("pictures", folder, names, ["a"] * len(names))
+
+    def reopened() -> TrainedModel:
+        cached = TrainedModel(model.embedder)
+        cached.engine = model.engine
+        cached.cache = cached.open_cache(tmp_path)
+        return cached
+
+    first = reopened()
+    vectors = first.embed(files)
+    np.testing.assert_allclose(vectors, expected, atol=2e-4)
+    again = reopened()
+    again.preprocess.read_crop = None  # type: ignore[assignment]  # nothing is decoded
+    assert_same(again.embed(files), vectors)
+    assert_same(again.embed_table(table, workers=0), vectors)
+    assert first.cache is not None
+    rows = next(first.cache.store.folder.glob("*.rows"))
+    content = bytearray(rows.read_bytes())
+    content[7] ^= 255
+    rows.write_bytes(content)
+    assert_same(reopened().embed(files), vectors)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"1 row is computed again, damaged in {first.cache.store.folder}"
+    ]

@@ -7,7 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from lookalike.models import Embedder, create_backbone, freeze, freeze_batch_norm, parameter_groups, train_last_stages
+from lookalike.models import (
+    Embedder,
+    Head,
+    create_backbone,
+    freeze,
+    freeze_batch_norm,
+    parameter_groups,
+    train_last_stages,
+)
 
 
 def make() -> Embedder:
@@ -104,6 +112,18 @@ def test_parameter_groups() -> None:
     assert {id(parameter) for parameter in groups[1]["params"]} == norms
     assert [group["name"] for group in parameter_groups(embedder.head, 0.1)] == ["pooling", "head"]
     torch.optim.Adam(groups)
+
+
+def test_single_numbers_of_a_pooling_have_a_rate_of_their_own() -> None:
+    head = Head(8, 4, "gsp", {"num_prototypes": 2, "learn_keep": True, "learn_sharpness": True})
+    rates = {}
+    for group in parameter_groups(head, 0.1, pooling_lr=10.0, scalar_lr=500.0, weight_decay=0.01):
+        rates |= {id(parameter): (group["lr"], group["weight_decay"]) for parameter in group["params"]}
+    assert rates[id(head.pooling.keep_logit)] == rates[id(head.pooling.log_sharpness)] == (50.0, 0.0)
+    assert rates[id(head.pooling.prototypes)] == (1.0, 0.01)
+    assert rates[id(head.projection.weight)] == (0.1, 0.01)
+    with pytest.raises(ValueError, match="scalar_lr must be"):
+        parameter_groups(head, 0.1, scalar_lr=0.0)
 
 
 def test_nothing_to_train() -> None:

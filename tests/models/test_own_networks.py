@@ -102,6 +102,61 @@ def test_cifar_resnets(name: str) -> None:
     assert backbone.spec.size == 32
 
 
+@pytest.mark.parametrize(("name", "blocks", "millions"), [("bottleneck20", 2, 0.57), ("bottleneck29", 3, 0.84)])
+def test_bottleneck_networks(name: str, blocks: int, millions: float) -> None:
+    """Counted by hand; the paper's 0.86 million of 3 blocks has the classifier of 100 classes."""
+    backbone = create_backbone(name).eval()
+    convolutions, norms, channels = 27 * 16, 16, 16
+    for width, out in ((16, 64), (64, 128), (128, 256)):
+        convolutions += channels * out  # the shortcut
+        for block in range(blocks):
+            convolutions += channels * width + 9 * width * width + width * out
+            norms += 2 * width
+            if (width, block) != (16, 0):  # the first block has no activation before it
+                norms += channels
+            channels = out
+    norms += channels
+    count = sum(parameter.numel() for parameter in backbone.parameters())
+    assert count == convolutions + 2 * norms
+    assert count / 1e6 == pytest.approx(millions, abs=0.005)
+    if blocks == 3:
+        assert (count + 256 * 100 + 100) / 1e6 == pytest.approx(0.86, abs=0.005)
+    with torch.no_grad():
+        assert backbone.maps(torch.zeros(2, 3, 64, 64)).shape == (2, 16, 16, 256)
+    spec = backbone.spec
+    assert (spec.mean, spec.std, spec.size) == ((0.5, 0.5, 0.5), (1, 1, 1), 32)
+    assert not spec.bgr255
+
+
+def test_bottleneck_network_against_its_layers_written_out() -> None:
+    torch.manual_seed(0)
+    network = create_backbone("bottleneck20").eval().network
+    state = network.state_dict()
+    for key, value in state.items():  # statistics and scales as of a trained network
+        if "norm" in key and value.is_floating_point():
+            value.copy_(0.5 + torch.rand_like(value))
+
+    def act(name: str, x: Tensor) -> Tensor:
+        statistics = [state[f"{name}.{key}"] for key in ("running_mean", "running_var", "weight", "bias")]
+        return batch_norm(x, *statistics, eps=1e-5).clamp(min=0)
+
+    images = torch.randn(2, 3, 64, 64)
+    x = act("stem_norm", conv2d(images, state["stem.weight"], padding=1))
+    for stage in (1, 2, 3):
+        for block in (0, 1):
+            name = f"stage{stage}.{block}"
+            stride = 2 if stage > 1 and block == 0 else 1
+            change = x if (stage, block) == (1, 0) else act(f"{name}.norm1", x)
+            change = conv2d(change, state[f"{name}.conv1.weight"], stride=stride)
+            change = conv2d(act(f"{name}.norm2", change), state[f"{name}.conv2.weight"], padding=1)
+            change = conv2d(act(f"{name}.norm3", change), state[f"{name}.conv3.weight"])
+            if block == 0:
+                x = conv2d(x, state[f"{name}.shortcut.weight"], stride=stride)
+            x = x + change
+    with torch.no_grad():
+        torch.testing.assert_close(network(images), act("last_norm", x), rtol=1e-4, atol=1e-5)
+
+
 def test_the_shortcut_takes_every_second_pixel_and_pads_channels_with_zeros() -> None:
     network = create_backbone("resnetv2-20").network
     block = network.stage2[0]

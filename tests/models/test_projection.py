@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lookalike.models import Head, median_norm, principal_projection
+from lookalike.models import Head, median_norm, principal_projection, whitening
 
 
 def features(seed: int, count: int, channels: int) -> torch.Tensor:
@@ -63,3 +63,23 @@ def test_bad_features_are_refused() -> None:
         principal_projection(local / 0, 2)
     with pytest.raises(ValueError, match="zero"):
         principal_projection(torch.zeros(5, 4), 2)
+
+
+def test_whitening_scales_principal_directions() -> None:
+    vectors = features(3, 400, 6)
+    fitted = whitening(vectors, dim=4)
+    points = vectors.double().numpy()
+    covariance = np.cov(points.T)
+    values = np.sort(np.linalg.eigvalsh(covariance))[::-1]
+    result = points @ fitted.weight.double().numpy().T + fitted.bias.double().numpy()
+    np.testing.assert_allclose(result.mean(0), 0, atol=1e-5)
+    expected = values[:4] / np.sqrt(values[:4] + 10 * values.mean())
+    np.testing.assert_allclose(np.cov(result.T), np.diag(expected), atol=1e-5)
+
+
+def test_whitening_of_few_or_equal_vectors_is_finite() -> None:
+    assert whitening(features(0, 2, 6)).weight.shape == (6, 6)
+    assert whitening(features(0, 1000, 300)).weight.shape == (256, 300)
+    assert torch.isfinite(whitening(torch.ones(5, 4)).weight).all()
+    with pytest.raises(ValueError, match="at least two"):
+        whitening(torch.ones(1, 4))

@@ -1,16 +1,19 @@
 """A model comes back from disk as it went, or not at all."""
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from lookalike import pooling
 from lookalike.models import Embedder, create_backbone, load_model, save_model, store
 from lookalike.models.embedder import Head
+from lookalike.models.store import read_model
 from lookalike.models.weight_files import ShapesOnly
 
 K_CENTRE = {"num_prototypes": 4, "init": "k-centre", "memory": 12}
@@ -46,13 +49,13 @@ def test_two_files_and_no_pickle(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "model.json").read_text())["pooling"] == {"name": "gsp", "settings": K_CENTRE}
 
 
-@pytest.mark.parametrize("fails_at", ["save_file", "flush"])
+@pytest.mark.parametrize("fails_at", ["save_weights", "flush"])
 def test_what_fails_half_way_leaves_the_old_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
 ) -> None:
     save_model(make(0), tmp_path)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError("the disk is full")
 
     monkeypatch.setattr(store, fails_at, fail)
@@ -190,3 +193,49 @@ def test_every_pooling_has_shapes_without_memory(name: str) -> None:
     with ShapesOnly():
         shapes = Head(16, 16, name).state_dict()
     assert {key: value.shape for key, value in shapes.items()} == {key: value.shape for key, value in real.items()}
+
+
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
+def test_every_flipped_bit_is_noticed(tmp_path: Path, name: str) -> None:
+    save_model(make(0), tmp_path)
+    file = tmp_path / name
+    good = file.read_bytes()
+    rng = random.Random(0)
+    header = int.from_bytes((tmp_path / "model.safetensors").read_bytes()[:8], "little") + 8
+    for position in [*rng.choices(range(len(good)), k=60), *rng.choices(range(min(header, len(good))), k=60)]:
+        content = bytearray(good)
+        content[position] ^= 1 << rng.randrange(8)
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=r"damaged|cannot be read|cannot be used|holds no|has the format"):
+            load_model(tmp_path)
+    file.write_bytes(good)
+    assert read_model(tmp_path).has_checksum
+
+
+def test_models_without_a_checksum_are_read(tmp_path: Path) -> None:
+    save_model(make(0), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    for metadata in (None, {"format": "pt"}):
+        save_file(weights, tmp_path / "model.safetensors", metadata=metadata)
+        assert not read_model(tmp_path).has_checksum
+        load_model(tmp_path)
+
+
+def test_settings_are_compared_with_the_header_before_weights_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(make(0), tmp_path)
+    settings = json.loads((tmp_path / "model.json").read_text())
+    (tmp_path / "model.json").write_text(json.dumps({**settings, "dim": 60_000}))
+    monkeypatch.setattr(store, "read_weights", lambda _: pytest.fail("the weights were read"))
+    with pytest.raises(ValueError, match="do not fit"):
+        load_model(tmp_path)
+
+
+def test_networks_that_compute_with_tables_need_no_memory_for_their_shapes() -> None:
+    name = "vit_small_patch16_rope_mixed_224"
+    with ShapesOnly():
+        shapes = create_backbone(name, weights="none").state_dict()
+    assert all(value.is_meta for value in shapes.values())
+    built = create_backbone(name, weights="none").state_dict()
+    assert {key: value.shape for key, value in shapes.items()} == {key: value.shape for key, value in built.items()}

@@ -64,6 +64,8 @@ def crop_box(spec: InputSpec, width: int, height: int) -> Box:
         >>> crop_box(InputSpec(size=224, resize=256), 512, 1024)
         Box(left=32.0, top=288.0, width=448.0, height=448.0)
     """
+    if spec.sees_whole:
+        return Box(0.0, 0.0, float(width), float(height))
     geometry = crop_geometry(spec, width, height)
     across = geometry.cut[0] / geometry.resized[0]  # pixels of the picture for one of the crop
     down = geometry.cut[1] / geometry.resized[1]

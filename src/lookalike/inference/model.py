@@ -1,35 +1,49 @@
 """A trained model, ready for use: ``lookalike.load(run).embed(pictures)`` and ``.explain(picture)``.
 
 The backbone runs in an engine (``inference.engine``), the head in torch. On a CPU every picture goes through both
-alone. Torch chooses the code of a convolution also by the batch size,
-so in a batch the last bits of a vector would depend on how many other pictures happen to be in it. Alone, a file has
-the same vector, bit for bit, from ``embed``, from an index and from the server (same machine and number of threads).
+alone. Torch chooses the code of a convolution also by the batch size, so in a batch the last bits of a vector would
+depend on how many other pictures happen to be in it. Alone, a file has the same vector of this model, bit for bit, from
+``embed``, from an index and from the server (same machine and number of threads). The converted model of an index
+(``inference.converted``) also converts the head, which changes the last bits.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
-from lookalike._util.checks import check_count
-from lookalike.data.cropping import Pixels
+from lookalike._util.files import cache_folder
+from lookalike.data.cropping import Pixels, squares
 from lookalike.data.loading import evaluation_batch
 from lookalike.data.pictures import Pictures
-from lookalike.inference.engine import Engine, create_engine, forward_each, joined, resolve_engine
-from lookalike.inference.engine_name import EngineName
-from lookalike.inference.heatmap import CropWeights, Explained, crop_box, spread
-from lookalike.inference.preprocess import Preprocess, as_image, as_list, crop_loader, decoded_batches
+from lookalike.inference.engine import Engine, create_engine, forward_each, joined
+from lookalike.inference.engine_name import EngineName, resolve_engine
+from lookalike.inference.feature_cache import FeatureCache
+from lookalike.inference.feature_store import NotCacheable
+from lookalike.inference.heatmap import Box, crop_box
+from lookalike.inference.match import Match, Places, match_places
+from lookalike.inference.picture_model import PictureModel
+from lookalike.inference.preprocess import as_image, as_list, crop_loader
 from lookalike.models import Embedder, create_backbone, hub, load_model, starts_random
+from lookalike.models.embedder import View
+
+logger = logging.getLogger(__name__)
+
+CACHED_BATCH = 64  # pictures whose cached features are read together
 
 
-def load(run: str | Path, device: torch.device | str | None = None, engine: EngineName = "auto") -> "TrainedModel":
+def load(
+    run: str | Path,
+    device: torch.device | str | None = None,
+    engine: EngineName = "auto",
+    view: View | None = None,
+) -> "TrainedModel":
     """Load a trained model.
 
     Args:
@@ -38,6 +52,8 @@ def load(run: str | Path, device: torch.device | str | None = None, engine: Engi
         device: Where to compute; None takes a GPU if there is one.
         engine: What computes the local features: "torch", "openvino", "onnxruntime", or "auto" for OpenVINO on a CPU
             if it is installed, else torch.
+        view: "whole": the whole picture is seen; "crop": only the centre crop, as in the protocols of the papers;
+            None: as the files say, the centre crop if they do not.
 
     Returns:
         The model, in eval mode.
@@ -45,25 +61,35 @@ def load(run: str | Path, device: torch.device | str | None = None, engine: Engi
     Raises:
         ValueError: If there is no such model or engine, or the files do not fit.
     """
+    source = str(run)
     if hub.is_address(run):
         run = hub.fetch(str(run))
-    return TrainedModel(load_model(run, device or _default_device()), engine)
+    else:
+        source = str(Path(run).absolute())
+    embedder = load_model(run, device or default_device())
+    if view is not None:
+        embedder.input_spec = embedder.spec_seeing(view)
+    return TrainedModel(embedder, engine, source=source)
 
 
 def untrained(
     backbone: str,
     *,
+    weights: str | Path = "auto",
     size: int | None = None,
     device: torch.device | str | None = None,
     engine: EngineName = "auto",
+    view: View = "crop",
 ) -> "TrainedModel":
     """Load a backbone with its pretrained weights and average its local features: the baseline of a trained model.
 
     Args:
         backbone: Name as ``lookalike.models.create_backbone`` takes it.
+        weights: Its weights, likewise.
         size: Side of the input in pixels; None for the backbone's own.
         device: Where to compute; None takes a GPU if there is one.
         engine: As for ``load``.
+        view: As for ``load``.
 
     Returns:
         The model, in eval mode.
@@ -71,12 +97,14 @@ def untrained(
     Raises:
         ValueError: If the backbone has no pretrained weights.
     """
-    if starts_random(backbone):
-        raise ValueError(f"{backbone} comes without weights: train it first")
-    network = create_backbone(backbone)
+    if starts_random(backbone, weights):
+        raise ValueError(f"{backbone} has random weights: train it first, or give weights")
+    network = create_backbone(backbone, weights=weights)
     spec = network.spec if size is None else network.spec.resized(size)
     embedder = Embedder(network, dim=None, pooling="average", input_spec=spec)
-    return TrainedModel(embedder.to(device or _default_device()), engine)
+    if view == "whole":
+        embedder.input_spec = embedder.spec_seeing(view)
+    return TrainedModel(embedder.to(device or default_device()), engine, source=f"{backbone}, untrained head")
 
 
 @torch.inference_mode()
@@ -101,33 +129,60 @@ def embed_batches(
     return joined(results)
 
 
-class TrainedModel:
-    """Pictures -> vectors, normalised as trained.
+class TrainedModel(PictureModel):
+    """A trained network that makes vectors of pictures; see also ``PictureModel``.
 
     Args:
         embedder: The network; it is put into eval mode. Its backbone must not change afterwards.
         engine: As for ``load``.
+        source: Where the model comes from, for messages and the model card.
 
     Attributes:
         embedder: The network.
+        source: Where the model comes from.
         spec: What the backbone expects of its inputs.
         preprocess: Makes inputs of pictures.
         device: Where it computes.
+        engine_name: The engine that computes the local features.
         distance: The distance between its vectors, "cosine" or "l2".
+        engine_name: What computes the local features.
+        cache: Cache of local features for ``embed`` with files and ``embed_table``, see ``open_cache``; None: none.
     """
 
-    def __init__(self, embedder: Embedder, engine: EngineName = "auto") -> None:
+    def __init__(self, embedder: Embedder, engine: EngineName = "auto", source: str = "a model in memory") -> None:
+        super().__init__(embedder.input_spec, embedder.head.distance)
         self.embedder = embedder.eval()
-        self.spec = embedder.input_spec
-        self.preprocess = Preprocess(self.spec)
+        self.source = source
         self.device = next(embedder.parameters()).device
-        self.distance = embedder.head.distance
-        self._engine_name = resolve_engine(engine, self.device)
+        self.cache: FeatureCache | None = None
+        self.engine_name = resolve_engine(engine, self.device)
+
+    def __repr__(self) -> str:
+        return self.describe(self.source, f"on {self.device}")
 
     @cached_property
     def engine(self) -> Engine:
         """What computes the local features; a converted network is loaded on first use."""
-        return create_engine(self.embedder.backbone, self.spec, self._engine_name)
+        return create_engine(self.embedder.backbone, self.spec, self.engine_name)
+
+    @property
+    def precision(self) -> str:
+        """Precision of the local features: "fp32", or "int8" after ``inference.quantised.quantise``."""
+        engine: Engine | None = vars(self).get("engine")
+        return "fp32" if engine is None else engine.precision  # an engine not yet created computes in fp32
+
+    def open_cache(self, folder: Path | None = None) -> FeatureCache:
+        """Open the cache of local features. Assign it to ``cache`` to use it for files and tables.
+
+        It holds half precision: vectors differ from those that are computed directly by at most about 1e-4.
+
+        Args:
+            folder: Folder of all caches; None: LOOKALIKE_CACHE, or the user's cache folder.
+
+        Raises:
+            ValueError: If it cannot be written.
+        """
+        return FeatureCache(folder or cache_folder(), self.embedder.backbone, self.spec, engine=self.engine)
 
     @property
     def dim(self) -> int:
@@ -139,23 +194,24 @@ class TrainedModel:
         """Whether the pooling weighs places, so that ``explain`` works."""
         return self.embedder.head.pooling.has_weights
 
+    def settings(self) -> dict[str, Any]:
+        """The settings of the model, as in ``model.json``."""
+        return self.embedder.settings()
+
+    def default_batch(self) -> int:
+        """Pictures in a batch if the caller gives no number."""
+        return evaluation_batch()
+
     def embed(self, pictures: Sequence[Any] | Any, batch_size: int | None = None) -> NDArray[np.float32]:
-        """Compute the vectors of pictures.
-
-        Args:
-            pictures: One or several of: path, PIL image, array of uint8 (H, W), (H, W, 3) or (H, W, 4).
-            batch_size: Pictures decoded together and, on a GPU, computed together; None chooses by the device.
-
-        Returns:
-            Vectors (n, D), also for one picture.
-
-        Raises:
-            UnreadablePicture: If a file cannot be read; the error names it.
-            TypeError: If something is not a picture.
-        """
+        """Compute the vectors (n, D) of pictures, see ``PictureModel``; files use ``cache``."""
         pictures, _ = as_list(pictures)
-        vectors = self._run(pictures, batch_size, lambda i: self.preprocess.read_crop(pictures[i]), self.vectors)
-        return self._no_vectors() if vectors is None else vectors.numpy()
+        if self.cache is not None and pictures and all(isinstance(picture, (str, Path)) for picture in pictures):
+            files = [Path(picture) for picture in pictures]
+            cache, results = self.cache, []
+            for first in range(0, len(files), CACHED_BATCH):
+                results.append(self._embed_cached(files[first : first + CACHED_BATCH], batch_size, cache))
+            return np.concatenate(results)
+        return super().embed(pictures, batch_size)
 
     def embed_table(
         self, pictures: Pictures, *, workers: int | None = None, tick: Callable[[int], None] = lambda _: None
@@ -171,103 +227,154 @@ class TrainedModel:
             Vectors (n, D).
         """
         if not len(pictures):
-            return self._no_vectors()
+            return np.zeros((0, self.dim), np.float32)
+        if self.cache is not None:
+            return self._embed_cached_table(pictures, workers, tick, self.cache)
         crops = crop_loader(pictures, self.spec, workers=workers)
         vectors: Tensor = embed_batches(crops, self.vectors, device=self.device, tick=tick)
+        return vectors.numpy()
+
+    def _embed_cached_table(
+        self, pictures: Pictures, workers: int | None, tick: Callable[[int], None], cache: FeatureCache
+    ) -> NDArray[np.float32]:
+        missing = cache.missing([(pictures, 1)])
+        tick(len(pictures) - len(missing))
+        try:
+            cache.fill(missing, workers=workers, tick=tick)
+        except (NotCacheable, OSError) as error:
+            self._stop_caching(error)
+            return self.embed_table(pictures, workers=workers)
+        cache.store.refresh()
+        rows = cache.rows(pictures)
+        batches = [rows[first : first + CACHED_BATCH] for first in range(0, len(rows), CACHED_BATCH)]
+
+        def head(features: Tensor) -> Tensor:
+            vectors: Tensor = forward_each(self.embedder.head, features)
+            return vectors
+
+        vectors: Tensor = embed_batches(map(cache.read, batches), head, device=self.device, tick=lambda _: tick(0))
         return vectors.numpy()
 
     @torch.inference_mode()
     def vectors(self, crops: Tensor) -> Tensor:
         """Compute the vectors (B, D) of crops (B, size, size, 3) uint8 that ``preprocess`` made."""
-        return forward_each(self.embedder.head, self._maps(crops).flatten(1, 2))
+        return forward_each(self.embedder.head, self.maps(crops).flatten(1, 2))
 
-    @overload
-    def explain(self, pictures: str | Path | Image.Image, batch_size: int | None = None) -> Explained: ...
-    @overload
-    def explain(self, pictures: Sequence[Any], batch_size: int | None = None) -> list[Explained]: ...
-    @overload
-    def explain(self, pictures: Any, batch_size: int | None = None) -> Explained | list[Explained]: ...
-    def explain(self, pictures: Any, batch_size: int | None = None) -> Explained | list[Explained]:
-        """Show where in a picture the pooling looked.
-
-        Args:
-            pictures: As for ``embed``. Files are decoded at full size.
-            batch_size: As for ``embed``.
-
-        Returns:
-            Weights in the size of the upright picture, and more: see ``Explained``. A list for several pictures.
-
-        Raises:
-            ValueError: If the pooling does not weigh places (``has_weights`` is False).
-        """
-        if not self.has_weights:
-            name = self.embedder.settings()["pooling"]["name"]
-            raise ValueError(f"this model cannot explain: its pooling {name} does not weigh places")
-        pictures, alone = as_list(pictures)
-        sizes = [(0, 0)] * len(pictures)
-
-        def crop(i: int) -> Pixels:
-            image = as_image(pictures[i])
-            sizes[i] = image.size
-            return self.preprocess.crop(image)
-
-        def forward(crops: Tensor) -> Any:
-            return forward_each(self._weights, self._maps(crops))
-
-        results = self._run(pictures, batch_size, crop, forward)
-        if results is None:
-            return []
-        grids, attributes = results
-        explained = []
-        for grid, shares, (width, height) in zip(grids.numpy(), attributes.numpy(), sizes, strict=True):
-            box = crop_box(self.spec, width, height)
-            weights = spread(grid, box, width, height)
-            explained.append(Explained(weights, grid, box, shares if len(shares) else None))
-        return explained[0] if alone else explained
+    def embed_crops(self, crops: Pixels) -> NDArray[np.float32]:
+        """Compute the vectors (B, D) of crops (B, size, size, 3) uint8 that ``preprocess`` made."""
+        vectors: Tensor = _on_cpu(self.vectors(torch.from_numpy(crops)))
+        return vectors.numpy()
 
     @torch.inference_mode()
-    def explain_crop(self, crop: Pixels) -> CropWeights:
-        """Show where in a crop the pooling looked, without weights per pixel of the picture.
+    def embed_text(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Compute the vectors (n, D) of texts, to compare with those of pictures.
 
         Args:
-            crop: (size, size, 3) uint8, made by ``preprocess``.
+            texts: The texts. What is longer than the tower's context is cut off.
+
+        Raises:
+            ValueError: If the model has no text tower (``text_refusal`` says why), or a text is empty.
+        """
+        refusal = self.text_refusal
+        if refusal is not None:
+            raise ValueError(f"this model cannot search by text: {refusal}")
+        if not all(text.strip() for text in texts):
+            raise ValueError("a text query needs words")
+        network: Any = self.embedder.backbone.network
+        vectors: Tensor = _on_cpu(torch.nn.functional.normalize(network.encode_texts(texts), dim=-1))
+        return vectors.numpy()
+
+    def match(self, a: Any, b: Any) -> Match:
+        """Show which places of two pictures make them similar.
+
+        Args:
+            a: A picture, as for ``embed``.
+            b: Another picture.
 
         Returns:
-            The weights of the pooling's grid. ``crop_box`` gives the area that it covers.
-        """
-        grids, attributes = _on_cpu(forward_each(self._weights, self._maps(torch.from_numpy(crop)[None])))
-        shares = attributes[0].numpy()
-        return CropWeights(grids[0].numpy(), shares if len(shares) else None)
+            The cosine of their vectors as a sum over all pairs of places, and more: see ``Match``.
 
-    def _maps(self, crops: Tensor) -> Tensor:
-        return self.engine.maps(self.preprocess.inputs(crops.to(self.device, non_blocking=True)))
+        Raises:
+            ValueError: If the pooling is not a weighted sum (``can_match`` is False), or a vector is zero.
+        """
+        crops = [self.preprocess.read_crop(a), self.preprocess.read_crop(b)]  # of just the pixels that embed sees
+        boxes = [crop_box(self.spec, *as_image(picture).size) for picture in (a, b)]
+        return self.match_crops(crops, boxes)
+
+    @torch.inference_mode()
+    def match_crops(self, crops: Sequence[Pixels], boxes: Sequence[Box]) -> Match:
+        """Do the same as ``match`` for two crops.
+
+        Args:
+            crops: Two crops (H, W, 3) uint8, made by ``preprocess``.
+            boxes: The areas of the pictures that they cover.
+
+        Returns:
+            See ``match``.
+
+        Raises:
+            ValueError: As for ``match``.
+        """
+        self.check_can_match()
+        places = []
+        for crop, box in zip(crops, boxes, strict=True):  # one by one: their grids may differ
+            maps = self.maps(torch.from_numpy(crop)[None])
+            contributions = self.embedder.head.contributions(maps.flatten(1, 2))[0]
+            grid = (maps.shape[1], maps.shape[2])
+            places.append(Places(contributions.double().cpu().numpy(), grid, box))
+        return match_places(*places)
+
+    @torch.inference_mode()
+    def weigh_crops(self, crops: Pixels) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Compute the weights (B, rows, columns) and attributes (B, m) of crops (B, size, size, 3)."""
+        grids, attributes = _on_cpu(forward_each(self._weights, self.maps(torch.from_numpy(crops))))
+        return grids.numpy(), attributes.numpy()
+
+    def maps(self, crops: Tensor) -> Tensor:
+        """Local features (B, H', W', C) of crops (B, H, W, 3) of one shape."""
+        crops = crops.to(self.device, non_blocking=True)
+        if not self.spec.sees_whole:
+            return self.engine.maps(self.preprocess.inputs(crops))
+        axis, parts = squares(self.spec, crops.shape[1], crops.shape[2])
+        pixels = torch.cat([crops[part.pixels] for part in parts])
+        maps = self.engine.maps(self.preprocess.inputs(pixels)).split(len(crops))
+        return torch.cat([some_maps[part.cells] for part, some_maps in zip(parts, maps, strict=True)], axis)
+
+    @torch.inference_mode()
+    def _embed_cached(self, files: list[Path], batch_size: int | None, cache: FeatureCache) -> NDArray[np.float32]:
+        """Vectors of files, from cached features where there are any; the others are computed and stored."""
+        keys = cache.file_keys(files)
+        cache.drop_damaged(keys)
+        missing = [i for i, key in enumerate(keys) if key not in cache.store]
+        cached = [i for i, key in enumerate(keys) if key in cache.store]
+        vectors = np.empty((len(files), self.dim), np.float32)
+        if missing:
+            maps = []
+            for crops in self._crops(missing, batch_size, lambda i: self.preprocess.read_crop(files[missing[i]])):
+                maps.append(self.maps(torch.from_numpy(crops)).float().cpu())
+            features = torch.cat(maps).flatten(1, 2)
+            try:
+                cache.put([keys[i] for i in missing], features.half().numpy())
+                features = features.half().float()  # the same vectors as from the cache
+            except (NotCacheable, OSError) as error:
+                self._stop_caching(error)
+            vectors[missing] = forward_each(self.embedder.head, features.to(self.device)).cpu()
+        if cached:
+            stored = cache.read(cache.store.find([keys[i] for i in cached]))
+            vectors[cached] = forward_each(self.embedder.head, stored.to(self.device)).cpu()
+        return vectors
+
+    def _stop_caching(self, error: Exception) -> None:
+        logger.warning("features are not cached: %s", error)
+        self.cache = None
 
     def _weights(self, maps: Tensor) -> tuple[Tensor, Tensor]:
         explanation = self.embedder.explain_maps(maps)
         return explanation.heat_maps, explanation.attributes
 
-    def _no_vectors(self) -> NDArray[np.float32]:
-        return np.zeros((0, self.dim), np.float32)
 
-    def _run(
-        self,
-        pictures: list[Any],
-        batch_size: int | None,
-        crop: Callable[[int], Pixels],
-        forward: Callable[[Tensor], Any],
-    ) -> Any:
-        """``forward`` over batches of crops, where ``crop(i)`` reads picture i; None without pictures."""
-        if batch_size is None:
-            batch_size = evaluation_batch()
-        check_count("batch_size", batch_size)
-        if not pictures:
-            return None
-        with ThreadPoolExecutor() as threads:
-            batches = decoded_batches(pictures, batch_size, crop, threads)
-            return embed_batches(batches, forward, device=self.device, tick=lambda _: None)
-
-
-def _default_device() -> str:
+def default_device() -> str:
+    """Return "cuda" if there is a GPU, else "cpu"."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 

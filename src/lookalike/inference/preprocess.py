@@ -1,7 +1,8 @@
 """Preprocessing: picture -> crop of bytes -> the numbers that a backbone takes.
 
     picture   path, PIL image or array        read as an upright RGB picture
-    crop      (size, size, 3) uint8           shorter side resized to ``resize_to``, then the middle cut out
+    crop      (size, size, 3) uint8           shorter side resized to ``resize_to``, then the middle cut out; or the
+                                              whole picture, its longer side then longer (``lookalike.data.cropping``)
     inputs    (B, 3, size, size) float32      (crop - mean) / std, as the ``InputSpec`` says
 
 Only decoding, resizing and cropping happen per picture, in threads or worker processes. Bytes become numbers on the
@@ -14,22 +15,27 @@ of files uses that same side, so a file has the same crop wherever it is read. P
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
-from torch.utils.data import Dataset
 
 from lookalike._util.checks import check_count
-from lookalike.data.cropping import Pixels, crop_picture
+from lookalike.data.cropping import Pixels, crop_picture, stacks
 from lookalike.data.files import reading_at_least
-from lookalike.data.loading import PictureLoader, evaluation_batch, loader_settings
+from lookalike.data.object_storage import StoredPicture
 from lookalike.data.pictures import Pictures
 from lookalike.data.reading import as_rgb, read_picture
 from lookalike.models.input_spec import InputSpec
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lookalike.data.loading import PictureLoader
+
+Values = TypeVar("Values", NDArray[Any], "Tensor")
+BGR = [2, 1, 0]
 KINDS = "a picture must be a path, a PIL image or an array of uint8, (H, W), (H, W, 3) or (H, W, 4)"
 
 
@@ -48,7 +54,7 @@ class Preprocess:
         self.spec = spec
         self.decode_side = 2 * spec.resize_to  # twice what is needed: a crop of a smaller JPEG looks the same
 
-    def __call__(self, image: Image.Image) -> Tensor:
+    def __call__(self, image: Image.Image) -> "Tensor":
         """Prepare one upright RGB picture: (3, size, size) float32."""
         return self.inputs(self.crop(image)[None])[0]
 
@@ -60,7 +66,7 @@ class Preprocess:
         """Read a path, PIL image or array and crop it: (size, size, 3) uint8."""
         return self.crop(as_image(picture, self.decode_side))
 
-    def inputs(self, crops: Tensor | Pixels) -> Tensor:
+    def inputs(self, crops: "Tensor | Pixels") -> "Tensor":
         """Normalise crops (B, size, size, 3) uint8: (B, 3, size, size) float32, on the same device."""
         return to_inputs(crops, self.spec)
 
@@ -69,7 +75,7 @@ class Preprocess:
         return reading_at_least(pictures, self.decode_side)
 
 
-def to_inputs(pixels: Tensor | Pixels, spec: InputSpec) -> Tensor:
+def to_inputs(pixels: "Tensor | Pixels", spec: InputSpec) -> "Tensor":
     """Normalise pixels in memory as a backbone expects them, without resizing.
 
     Args:
@@ -82,20 +88,42 @@ def to_inputs(pixels: Tensor | Pixels, spec: InputSpec) -> Tensor:
     Raises:
         ValueError: If ``pixels`` have another type or shape.
     """
+    import torch
+
     if isinstance(pixels, np.ndarray):
         pixels = torch.from_numpy(np.ascontiguousarray(pixels))
-    if pixels.dtype != torch.uint8 or pixels.dim() != 4 or pixels.shape[3] != 3:
+    _check_pixels(pixels, pixels.dtype == torch.uint8)
+    values = pixels.to(torch.float32, copy=True)
+    values = _normalise(values, spec, values.new_tensor(spec.mean), values.new_tensor(spec.std))
+    return values.permute(0, 3, 1, 2)
+
+
+def to_arrays(pixels: Pixels, spec: InputSpec) -> NDArray[np.float32]:
+    """The same numbers as ``to_inputs``, bit for bit, as an array (B, 3, H, W), without torch."""
+    _check_pixels(pixels, pixels.dtype == np.uint8)
+    mean, std = np.array(spec.mean, np.float32), np.array(spec.std, np.float32)
+    return _normalise(pixels.astype(np.float32), spec, mean, std).transpose(0, 3, 1, 2)
+
+
+def _check_pixels(pixels: Any, are_bytes: bool) -> None:
+    if not are_bytes or pixels.ndim != 4 or pixels.shape[3] != 3:
         raise ValueError(f"pixels must be uint8 (B, H, W, 3), got {pixels.dtype} {tuple(pixels.shape)}")
-    values = pixels.permute(0, 3, 1, 2).to(torch.float32)
-    values = values.flip(1) if spec.bgr255 else values.mul_(1 / 255)
-    mean = values.new_tensor(spec.mean).view(3, 1, 1)
-    std = values.new_tensor(spec.std).view(3, 1, 1)
-    return values.sub_(mean).div_(std)
+
+
+def _normalise(values: Values, spec: InputSpec, mean: Values, std: Values) -> Values:
+    """(values - mean) / std for RGB values (B, H, W, 3) in 0..255, arrays or tensors, in place where possible."""
+    if spec.bgr255:
+        values = values[..., BGR]
+    else:
+        values *= 1 / 255
+    values -= mean
+    values /= std
+    return values
 
 
 def as_list(pictures: Any) -> tuple[list[Any], bool]:
     """One picture or several -> a list, and whether it was one."""
-    if isinstance(pictures, (str, Path, Image.Image)) or getattr(pictures, "ndim", None) in (2, 3):
+    if isinstance(pictures, (str, Path, Image.Image, StoredPicture)) or getattr(pictures, "ndim", None) in (2, 3):
         return [pictures], True
     if not isinstance(pictures, Iterable):
         raise TypeError(f"{KINDS}, or several of them, got {type(pictures).__name__}")
@@ -103,9 +131,11 @@ def as_list(pictures: Any) -> tuple[list[Any], bool]:
 
 
 def as_image(picture: Any, at_least: int | None = None) -> Image.Image:
-    """The upright RGB picture of a path, PIL image or array; ``at_least`` as in ``read_picture``."""
+    """The upright RGB picture of a path, image, array or ``StoredPicture``; ``at_least`` as in ``read_picture``."""
     if isinstance(picture, (str, Path)):
         return read_picture(picture, at_least=at_least)
+    if isinstance(picture, StoredPicture):
+        return picture.read(at_least)
     if isinstance(picture, Image.Image):
         return as_rgb(picture)
     array = np.asarray(picture)
@@ -120,7 +150,7 @@ def as_image(picture: Any, at_least: int | None = None) -> Image.Image:
 
 def decoded_batches(
     pictures: list[Any], size: int, crop: Callable[[int], Pixels], threads: ThreadPoolExecutor
-) -> Iterator[Tensor]:
+) -> Iterator[Pixels]:
     """Batches (B, size, size, 3) uint8, where ``crop(i)`` reads picture i; the next one is decoded ahead by threads."""
 
     def submit(first: int) -> list[Future[Pixels]]:
@@ -133,12 +163,12 @@ def decoded_batches(
     ahead = submit(0)
     for first in range(0, len(pictures), size):
         current, ahead = ahead, submit(first + size)
-        yield torch.from_numpy(np.stack([future.result() for future in current]))
+        yield from stacks([future.result() for future in current])
 
 
 def crop_loader(
     pictures: Pictures, spec: InputSpec, batch_size: int | None = None, workers: int | None = None
-) -> PictureLoader:
+) -> "PictureLoader":
     """Crops of a table's pictures, in order, as batches (B, size, size, 3) uint8.
 
     Args:
@@ -147,15 +177,19 @@ def crop_loader(
         batch_size: Pictures in a batch; None chooses by the device.
         workers: Processes that read pictures; None chooses by the machine.
     """
+    from lookalike.data.loading import PictureLoader, evaluation_batch, loader_settings
+
     if batch_size is None:
         batch_size = evaluation_batch()
     check_count("batch_size", batch_size)
+    if spec.sees_whole:
+        batch_size = 1  # crops differ in shape
     if workers is None and len(pictures) <= batch_size:
         workers = 0  # starting a process takes longer
-    return PictureLoader(_CropSet(pictures, spec), batch_size=batch_size, **loader_settings(workers))
+    return PictureLoader(cast(Any, _CropSet(pictures, spec)), batch_size=batch_size, **loader_settings(workers))
 
 
-class _CropSet(Dataset[Pixels]):
+class _CropSet:
     def __init__(self, pictures: Pictures, spec: InputSpec) -> None:
         self.preprocess = Preprocess(spec)
         self.pictures = self.preprocess.reading(pictures)

@@ -10,8 +10,6 @@ from math import ceil, isqrt
 from typing import Any, Literal
 
 import torch
-from timm.data.config import resolve_model_data_config
-from timm.models import group_parameters
 from torch import Tensor, nn
 
 from lookalike.models.input_spec import InputSpec
@@ -65,7 +63,7 @@ class Backbone(nn.Module):
         size = (images.shape[-2], images.shape[-1])
         if size not in self._grids:
             with in_eval_mode(self.network):
-                maps = self.maps(self._zero_image(*size))
+                maps = self.maps(self.zero_image(*size))
             self._grids[size] = (maps.shape[1], maps.shape[2])
         return self._grids[size]
 
@@ -101,7 +99,8 @@ class Backbone(nn.Module):
             groups.append([name for name in names if name.startswith(prefix)])
         return groups
 
-    def _zero_image(self, height: int, width: int) -> Tensor:
+    def zero_image(self, height: int, width: int) -> Tensor:
+        """One blank picture (1, 3, H, W) on the network's device."""
         like = next(self.network.parameters())
         return torch.zeros(1, 3, height, width, device=like.device, dtype=like.dtype)
 
@@ -123,7 +122,7 @@ class Backbone(nn.Module):
         if not getattr(self.network, "default_cfg", {}).get("fixed_input_size", False):
             size = min(size, _PROBE_SIZE)  # gives the same answer, faster
         with in_eval_mode(self.network), torch.enable_grad():
-            features = self._features(self._zero_image(size, size))
+            features = self._features(self.zero_image(size, size))
             self._read_layout(features)
             maps = self._arrange(features, size, size)
             parameters = dict(self.network.named_parameters())
@@ -169,6 +168,8 @@ def in_eval_mode(module: nn.Module) -> Iterator[None]:
 
 
 def _timm_spec(name: str, network: nn.Module) -> InputSpec:
+    from timm.data.config import resolve_model_data_config
+
     settings = resolve_model_data_config(network)
     _, height, width = settings["input_size"]
     if height != width:
@@ -190,6 +191,8 @@ def _timm_groups(network: nn.Module) -> list[list[str]] | None:
     matcher: Callable[..., Any] | None = getattr(network, "group_matcher", None)
     if matcher is None:
         return None
+    from timm.models import group_parameters
+
     try:
         return list(group_parameters(network, matcher(coarse=True)).values())
     except AssertionError:  # timm has no grouping for this family

@@ -5,11 +5,13 @@
     vector = normalise(pool(tokens) @ projection^T) for poolings that work on the backbone's features
 
 The projection is a 1x1 convolution without bias, so prototypes and local features live in the space of the embedding.
+Only a whitening head, which is fitted and not trained, has a bias: it subtracts the mean.
 The head is a separate module: with a frozen backbone, it trains from cached tokens.
 """
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args, overload
 
 import torch
@@ -26,6 +28,7 @@ from lookalike.models.projection import ProjectionStart, median_norm, principal_
 from lookalike.pooling import Pooled
 
 Normalise = Literal["l2", "clip", "none"]
+View = Literal["whole", "crop"]
 FORMAT = 1  # of the settings
 
 
@@ -59,6 +62,7 @@ class Head(nn.Module):
         pooling: Name in ``lookalike.pooling``.
         pooling_settings: Its settings.
         normalise: "l2" onto the unit sphere; "clip" into the unit ball, u / max(1, ||u||); or "none".
+        bias: Whether the projection has a bias.
 
     Attributes:
         dim: D, the size of the vectors.
@@ -71,6 +75,7 @@ class Head(nn.Module):
         pooling: str = "gsp",
         pooling_settings: Mapping[str, Any] | None = None,
         normalise: Normalise = "l2",
+        bias: bool = False,
     ) -> None:
         super().__init__()
         check_count("channels", channels)
@@ -82,16 +87,16 @@ class Head(nn.Module):
         self.normalise: Normalise = normalise
         settings = dict(pooling_settings or {})
         kind = poolings.find(pooling)
-        local = channels if dim is None or kind.on_backbone else kind.local_dim(dim, settings)
+        self.pools_first = kind.takes_backbone(settings)
+        local = channels if dim is None or self.pools_first else kind.local_dim(dim, settings)
         self.pooling = poolings.create(pooling, dim=local, **settings)
-        self.pools_first = kind.on_backbone
         pooled = self.pooling.out_dim
         if dim is None:
             self.projection, self.dim = None, pooled
         elif self.pools_first:
-            self.projection, self.dim = nn.Linear(pooled, dim, bias=False), dim
+            self.projection, self.dim = nn.Linear(pooled, dim, bias=bias), dim
         elif pooled == dim:
-            self.projection, self.dim = nn.Linear(channels, local, bias=False), dim
+            self.projection, self.dim = nn.Linear(channels, local, bias=bias), dim
         else:
             raise ValueError(
                 f"{pooling} makes embeddings of size {pooled} of local features of size {local}, not {dim}"
@@ -127,6 +132,29 @@ class Head(nn.Module):
             pooled: Pooled = self.pooling(features, mask, details=True, **both)
             return pooled._replace(vector=self._finished(pooled.vector, raw))
         return self._finished(self.pooling(features, mask, **both), raw)
+
+    @torch.no_grad()
+    def contributions(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Split vectors into the contributions of the places.
+
+        The projection is linear, so it applies to every place alone.
+
+        Args:
+            tokens: Local features (B, N, C).
+            mask: (B, N), True where a token is present.
+
+        Returns:
+            (B, N, D). The sum over the places has the direction of the vector.
+
+        Raises:
+            ValueError: If the pooling is not a weighted sum.
+        """
+        weights = self(tokens, mask, details=True, raw=True).weights
+        features = _at_least_float(tokens) if self.pools_first else self.project(tokens)
+        values = self.pooling.values(features, mask)
+        if self.pools_first:
+            values = self.project(values)
+        return weights.unsqueeze(-1) * values
 
     def project(self, features: Tensor) -> Tensor:
         """Project local or pooled features (..., C); the result is fp32 or fp64, also under autocast."""
@@ -192,6 +220,7 @@ class Embedder(nn.Module):
         pooling_settings: Its settings.
         normalise: "l2", "clip" or "none".
         input_spec: How pictures are prepared, e.g. in another size; None: as the backbone expects them.
+        bias: Whether the projection has a bias.
 
     Examples:
         >>> embedder = Embedder("resnet20", dim=8, pooling="gsp", pooling_settings={"num_prototypes": 4})
@@ -207,6 +236,7 @@ class Embedder(nn.Module):
         pooling_settings: Mapping[str, Any] | None = None,
         normalise: Normalise = "l2",
         input_spec: InputSpec | None = None,
+        bias: bool = False,
     ) -> None:
         super().__init__()
         self._settings = {
@@ -214,8 +244,10 @@ class Embedder(nn.Module):
             "pooling": {"name": pooling, "settings": _plain(pooling_settings or {})},
             "normalise": normalise,
         }
+        if bias:  # left out otherwise: files and fingerprints of other models stay as they are
+            self._settings["bias"] = True
         self.backbone = create_backbone(backbone) if isinstance(backbone, str) else backbone
-        self.head = Head(self.backbone.channels, dim, pooling, pooling_settings, normalise)
+        self.head = Head(self.backbone.channels, dim, pooling, pooling_settings, normalise, bias)
         self.input_spec = input_spec or self.backbone.spec
 
     @overload
@@ -239,6 +271,19 @@ class Embedder(nn.Module):
             pooled = self.head(maps.flatten(1, 2), details=True)
         return Explanation(pooled.vector, pooled.weights, pooled.attributes, (maps.shape[1], maps.shape[2]))
 
+    def spec_seeing(self, view: View) -> InputSpec:
+        """The input spec with which the whole picture or only its centre crop is seen.
+
+        A backbone without a square grid of features sees the centre crop only.
+        """
+        cells = None
+        if view == "whole" and isinstance(self.backbone, Backbone):
+            size = self.input_spec.size
+            rows, columns = self.backbone.grid(torch.zeros(1, 3, size, size))
+            if rows == columns:
+                cells = rows
+        return replace(self.input_spec, cells=cells)
+
     def settings(self) -> dict[str, Any]:
         """Plain values from which ``from_settings`` builds the same Embedder."""
         backbone, spec = self.backbone.name, self.input_spec.to_dict()
@@ -258,8 +303,8 @@ class Embedder(nn.Module):
         if settings.get("format") != FORMAT:
             raise ValueError(f"the settings must have the format {FORMAT}, got {settings.get('format')!r}")
         expected = {"format", "backbone", "dim", "pooling", "normalise", "input"}
-        if set(settings) != expected:
-            missing, unknown = sorted(expected - set(settings)), sorted(set(settings) - expected)
+        if set(settings) - {"bias"} != expected:
+            missing, unknown = sorted(expected - set(settings)), sorted(set(settings) - expected - {"bias"})
             raise ValueError(f"the settings of a model do not fit: missing {missing}, unknown {unknown}")
         return cls(
             backbone or create_backbone(settings["backbone"], weights="none"),
@@ -268,6 +313,7 @@ class Embedder(nn.Module):
             settings["pooling"]["settings"],
             settings["normalise"],
             InputSpec.from_dict(settings["input"]),
+            bias=settings.get("bias") is True,
         )
 
 

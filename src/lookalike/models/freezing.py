@@ -13,6 +13,7 @@ from lookalike.models.backbone import Backbone
 
 _BATCH_NORMS = nn.modules.batchnorm._BatchNorm
 _NORMS = (_BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.instancenorm._InstanceNorm)
+_SCALARS = "pooling, single numbers"
 
 
 def freeze_batch_norm(module: nn.Module, *, train_affine: bool = False) -> int:
@@ -75,6 +76,7 @@ def parameter_groups(
     *,
     backbone_lr: float = 1.0,
     pooling_lr: float = 1.0,
+    scalar_lr: float | None = None,
     weight_decay: float = 0.0,
     decay_all: bool = False,
 ) -> list[dict[str, Any]]:
@@ -88,6 +90,7 @@ def parameter_groups(
         lr: Learning rate.
         backbone_lr: Factor of ``lr`` for the backbone.
         pooling_lr: Factor of ``lr`` for the pooling.
+        scalar_lr: Factor of ``lr`` for single numbers of the pooling; None: as the rest of it.
         weight_decay: For the parameters that have any.
         decay_all: Decay everything but batch norm: other norms, biases and single numbers, too.
 
@@ -100,10 +103,13 @@ def parameter_groups(
     check_range("lr", lr, 0, None)
     check_range("backbone_lr", backbone_lr, 0, None)
     check_range("pooling_lr", pooling_lr, 0, None)
+    if scalar_lr is not None:
+        check_range("scalar_lr", scalar_lr, 0, None)
     if weight_decay:
         check_range("weight_decay", weight_decay, 0, None)
     groups: dict[tuple[str, bool], dict[str, Any]] = {}
-    for section, factor in (("backbone", backbone_lr), ("pooling", pooling_lr), ("head", 1.0)):
+    sections = [("backbone", backbone_lr), ("pooling", pooling_lr), (_SCALARS, scalar_lr or pooling_lr), ("head", 1.0)]
+    for section, factor in sections:
         decayed = {"name": section, "params": [], "lr": lr * factor, "weight_decay": weight_decay}
         groups[section, True] = decayed
         groups[section, False] = {**decayed, "name": f"{section}, not decayed", "params": [], "weight_decay": 0.0}
@@ -114,7 +120,10 @@ def parameter_groups(
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             decays = (decay_all or parameter.dim() > 1) and id(parameter) not in norm_parameters
-            groups[_section(name), decays]["params"].append(parameter)
+            section = _section(name)
+            if section == "pooling" and scalar_lr is not None and parameter.numel() == 1:
+                section = _SCALARS
+            groups[section, decays]["params"].append(parameter)
     filled = [group for group in groups.values() if group["params"]]
     if not filled:
         raise ValueError("nothing trains: every parameter is frozen")

@@ -2,7 +2,8 @@
 
     numbers = (pixels - mean) / std,    pixels: RGB in 0..1, or BGR in 0..255 for networks from Caffe
 
-For evaluation the shorter side is resized to ``resize``, then the middle ``size`` x ``size`` is cut out.
+For evaluation the shorter side is resized to ``resize``, then the middle ``size`` x ``size`` is cut out. With
+``cells`` the whole picture is seen instead (see ``lookalike.data.cropping``).
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,8 @@ class InputSpec:
         bgr255: Pixels are BGR in 0..255 instead of RGB in 0..1.
         interpolation: How pictures are resized, "bilinear" or "bicubic".
         resize: Shorter side before the centre crop; None: 256 for every 227 of ``size``.
+        cells: Local features along a side of the square input; the whole picture is then seen, in squares that are
+            joined cell by cell. None: only the centre crop is seen.
 
     Examples:
         >>> InputSpec(size=227).resize_to
@@ -43,6 +46,9 @@ class InputSpec:
     bgr255: bool = setting(False, "pixels are BGR in 0..255, not RGB in 0..1")
     interpolation: Literal["bilinear", "bicubic"] = setting("bilinear", "how pictures are resized")
     resize: int | None = setting(None, "shorter side before the centre crop; null: 256 for every 227 of the size")
+    cells: int | None = setting(
+        None, "local features along a side, to see all of a picture; null: centre crop", least=1
+    )
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
@@ -63,6 +69,11 @@ class InputSpec:
         """The shorter side before the centre crop."""
         return round(self.size * 256 / 227) if self.resize is None else self.resize
 
+    @property
+    def sees_whole(self) -> bool:
+        """Whether the whole picture is seen, not only the centre crop."""
+        return bool(self.cells)
+
     def resized(self, size: int) -> "InputSpec":
         """The same for another ``size``, with ``resize`` in proportion.
 
@@ -74,7 +85,10 @@ class InputSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
-        return asdict(self) | {"mean": list(self.mean), "std": list(self.std)}
+        values = asdict(self) | {"mean": list(self.mean), "std": list(self.std)}
+        if self.cells is None:  # fingerprints of earlier models stay as they are
+            del values["cells"]
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "InputSpec":

@@ -12,18 +12,25 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from lookalike._util.files import flush
 from lookalike._util.untrusted import LARGEST_JSON, parse_json, read_text
-from lookalike.models.backbones import create_backbone
 from lookalike.models.embedder import FORMAT, Embedder
-from lookalike.models.weight_files import ShapesOnly, check_fit, first_line, load_into, read_weights
+from lookalike.models.weight_files import (
+    ShapesOnly,
+    check_fit,
+    check_weights,
+    first_line,
+    load_into,
+    read_shapes,
+    read_weights,
+    save_weights,
+)
 
 LARGEST_SETTING = 2**16  # of a size, a number of prototypes or of iterations
 SETTINGS = "model.json"
@@ -44,14 +51,13 @@ def save_model(embedder: Embedder, folder: str | Path) -> None:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    state = {name: value.detach().cpu().contiguous() for name, value in embedder.state_dict().items()}
     text = json.dumps(embedder.settings(), indent=2) + "\n"
     _move_out(folder)  # what a crash has left
     with TemporaryDirectory(dir=folder, prefix=".model-") as temporary:
         complete = Path(temporary) / "model"
         complete.mkdir()
         try:
-            save_file(state, complete / WEIGHTS)
+            save_weights(embedder.state_dict(), complete / WEIGHTS, beside=text)
         except SafetensorError as error:  # also for a full disk
             raise OSError(f"{folder / WEIGHTS} could not be written: {error}") from error
         (complete / SETTINGS).write_text(text, encoding="utf-8")
@@ -74,11 +80,27 @@ def model_file(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def read_model(folder: Path) -> tuple[str, dict[str, Tensor]]:
-    """Read the text of ``model.json`` and the weights, of one model also while another process replaces it.
+class StoredModel(NamedTuple):
+    """The files of a model.
+
+    Attributes:
+        text: Of ``model.json``.
+        weights: By name.
+        has_checksum: False for models of earlier versions.
+    """
+
+    text: str
+    weights: dict[str, Tensor]
+    has_checksum: bool
+
+
+def read_model(folder: Path) -> StoredModel:
+    """Read the settings and the weights, of one model also while another process replaces it.
+
+    What the settings ask for is compared with the header of the weights before these are read.
 
     Raises:
-        ValueError: If there is no model in the folder, or a file cannot be read.
+        ValueError: If there is no model in the folder, or a file cannot be read or is damaged.
     """
     for name in (SETTINGS, WEIGHTS):
         if not (folder / NEXT).is_dir() and not (folder / name).is_file():
@@ -87,10 +109,14 @@ def read_model(folder: Path) -> tuple[str, dict[str, Tensor]]:
         with suppress(FileNotFoundError):  # moved out in between
             text = _read_text(model_file(folder, SETTINGS))
             path = model_file(folder, WEIGHTS)
-            if path.is_file():
-                weights = read_weights(path)
-                if _same_text(model_file(folder, SETTINGS), text):
-                    return text, weights
+            if not path.is_file():
+                continue
+            shapes = read_shapes(path)
+            if _same_text(model_file(folder, SETTINGS), text):
+                _check_settings(folder / SETTINGS, text, shapes)
+            weights = read_weights(path)
+            if _same_text(model_file(folder, SETTINGS), text):
+                return StoredModel(text, weights, check_weights(path, weights, beside=text))
     raise ValueError(f"{folder} holds no complete model, or another process replaces it over and over")
 
 
@@ -119,8 +145,8 @@ def load_model(folder: str | Path, device: torch.device | str | None = None) -> 
         ValueError: If there is no model in the folder, or its files are damaged or do not fit.
     """
     folder = Path(folder)
-    text, weights = read_model(folder)
-    embedder = _build(folder / SETTINGS, text, weights)
+    text, weights, _ = read_model(folder)
+    embedder = Embedder.from_settings(parse_json(text))
     load_into(embedder, weights, what=f"the settings in {folder / SETTINGS}")
     if device is not None:
         embedder.to(device)
@@ -134,8 +160,8 @@ def _read_text(path: Path) -> str:
         raise ValueError(f"{path} is damaged or not the settings of a model: {error}") from error
 
 
-def _build(path: Path, text: str, weights: Mapping[str, Tensor]) -> Embedder:
-    """Build the model with random weights, after a comparison of the shapes, which needs no memory."""
+def _check_settings(path: Path, text: str, shapes: Mapping[str, Tensor]) -> None:
+    """Check that a model of these settings has weights of these shapes; needs no memory."""
     try:
         settings: Any = parse_json(text)
     except ValueError as error:
@@ -148,20 +174,11 @@ def _build(path: Path, text: str, weights: Mapping[str, Tensor]) -> Embedder:
     if largest > LARGEST_SETTING:
         raise ValueError(f"{path} holds settings that cannot be used: {largest:,} is larger than {LARGEST_SETTING:,}")
     try:
-        check_fit(_shapes(settings), weights, what=f"the settings in {path}")
-        return Embedder.from_settings(settings)
-    except (KeyError, TypeError, ValueError) as error:
+        with ShapesOnly():
+            embedder = Embedder.from_settings(settings)
+        check_fit(embedder, shapes, what=f"the settings in {path}")
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{path} holds settings that cannot be used: {first_line(error)}") from error
-
-
-def _shapes(settings: dict[str, Any]) -> Embedder:
-    try:
-        with ShapesOnly():
-            return Embedder.from_settings(settings)
-    except (RuntimeError, NotImplementedError):  # a network that needs the values of its weights while it is built
-        backbone = create_backbone(settings["backbone"], weights="none")
-        with ShapesOnly():
-            return Embedder.from_settings(settings, backbone)
 
 
 def _largest_integer(value: Any) -> int:

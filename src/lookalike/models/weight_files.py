@@ -3,15 +3,20 @@
 from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils._device import DeviceContext
+from torch.utils._pytree import tree_map_only
 
+from lookalike._util.checksums import DamagedFile
 from lookalike._util.hashing import digest
+
+CHECKSUM = "blake2b"  # in the header of a .safetensors file
+WITHOUT_CHECKSUM = {"format", "settings", "recipe", "metrics"}  # all that headers of earlier versions have
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -28,6 +33,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         ValueError: If there is no such file, or no state dict in it.
     """
     if not path.is_file():
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder without weights: a model of TensorFlow.js has a model.json there")
         raise ValueError(f"weights must be 'auto', 'none', 'timm' or a file, and there is no file {path}")
     try:
         if path.suffix == ".safetensors":
@@ -37,7 +44,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except (SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise ValueError(f"{path} cannot be read as weights: {first_line(error)}") from error
     except UnpicklingError as error:
-        raise ValueError(f"{path} holds more than tensors, or is not a file of weights: {first_line(error)}") from error
+        raise ValueError(  # torch's message advises to run the code in the file
+            f"{path} cannot be read as weights: expected .safetensors, a state dict of torch that holds tensors only, "
+            "Keras' .h5 or .npz, or the model.json of TensorFlow.js"
+        ) from error
     for key in ("state_dict", "model"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
@@ -70,25 +80,57 @@ def load_into(module: nn.Module, state: Mapping[str, Tensor], what: str, ignore:
     module.load_state_dict(fitting, strict=False)
 
 
-def check_fit(module: nn.Module, state: Mapping[str, Tensor], what: str, ignore: tuple[str, ...] = ()) -> None:
-    """Check that names and shapes of weights fit into a module, which may be on the meta device; see ``load_into``."""
+class Fit(NamedTuple):
+    """How weights fit a module: names by what is wrong with them, and how many are right."""
+
+    missing: list[str]
+    unknown: list[str]
+    reshaped: list[str]
+    matching: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the weights can be loaded."""
+        return not (self.missing or self.unknown or self.reshaped)
+
+    @property
+    def share(self) -> float:
+        """Matching tensors among all that the module or the weights have."""
+        return self.matching / (self.matching + len(self.missing) + len(self.unknown) + len(self.reshaped) or 1)
+
+    def describe(self) -> str:
+        """The problems as text, each with its first example."""
+        problems = []
+        kinds = (("missing", self.missing), ("unknown", self.unknown), ("of another shape", self.reshaped))
+        for kind, names in kinds:
+            if names:
+                problems.append(f"{len(names)} {kind} (first: {names[0]})")
+        return ", ".join(problems)
+
+
+def compare(module: nn.Module, state: Mapping[str, Tensor], ignore: tuple[str, ...] = ()) -> Fit:
+    """Compare names and shapes of weights with a module, which may be on the meta device; see ``load_into``."""
     expected = module.state_dict()
     ignored = tuple(f"{prefix}." for prefix in ignore)
-    unknown, reshaped = [], []
+    unknown, reshaped, matching = [], [], 0
     for name, value in state.items():
         if name not in expected:
             if not name.startswith(ignored):
                 unknown.append(name)
         elif value.shape != expected[name].shape:
             reshaped.append(f"{name} {tuple(value.shape)} instead of {tuple(expected[name].shape)}")
+        else:
+            matching += 1
     # Counts of batches do not affect the result; older files lack them.
     missing = [name for name in expected if name not in state and not name.endswith("num_batches_tracked")]
-    problems = []
-    for kind, names in (("missing", missing), ("unknown", unknown), ("of another shape", reshaped)):
-        if names:
-            problems.append(f"{len(names)} {kind} (first: {names[0]})")
-    if problems:
-        raise ValueError(f"the weights do not fit {what}: {', '.join(problems)}")
+    return Fit(missing, unknown, reshaped, matching)
+
+
+def check_fit(module: nn.Module, state: Mapping[str, Tensor], what: str, ignore: tuple[str, ...] = ()) -> None:
+    """Check that names and shapes of weights fit into a module, which may be on the meta device; see ``load_into``."""
+    fit = compare(module, state, ignore)
+    if not fit.is_complete:
+        raise ValueError(f"the weights do not fit {what}: {fit.describe()}")
 
 
 class ShapesOnly(DeviceContext):
@@ -103,13 +145,83 @@ class ShapesOnly(DeviceContext):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.linspace, torch.arange, torch.tensor):
             return func(*args, **(kwargs or {}))
+        try:
+            return super().__torch_function__(func, types, args, kwargs)
+        except RuntimeError as error:
+            if "is not on the expected device" not in str(error):
+                raise
+        args, kwargs = tree_map_only(Tensor, lambda value: value.to("meta"), (args, kwargs))
         return super().__torch_function__(func, types, args, kwargs)
+
+
+def read_shapes(path: Path) -> dict[str, Tensor]:
+    """Read the header of a .safetensors file.
+
+    Returns:
+        Tensors by name, on the meta device: shapes without values.
+
+    Raises:
+        ValueError: If it cannot be read.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: torch.empty(file.get_slice(name).get_shape(), device="meta") for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as weights: {first_line(error)}") from error
+
+
+def save_weights(state: Mapping[str, Tensor], path: Path, **texts: str) -> None:
+    """Write tensors as .safetensors, with a checksum of them and of texts that belong to them.
+
+    Args:
+        state: The tensors by name.
+        path: The file.
+        texts: Stored in the header; one with the name "beside" is not stored, but in another file.
+    """
+    contiguous = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    metadata = {name: text for name, text in texts.items() if name != "beside"}
+    save_file(contiguous, path, metadata={**metadata, CHECKSUM: _checksum(contiguous, texts)})
+
+
+def check_weights(path: Path, state: Mapping[str, Tensor], beside: str = "") -> bool:
+    """Check tensors that were read from a file of ``save_weights``.
+
+    Args:
+        path: The .safetensors file.
+        state: All of its tensors.
+        beside: The text of that name, if the writer gave one.
+
+    Returns:
+        False if the file has no checksum, as those of earlier versions.
+
+    Raises:
+        DamagedFile: If the checksum differs.
+    """
+    with safe_open(path, "pt") as file:
+        texts = dict(file.metadata() or {})
+    if texts.keys() <= WITHOUT_CHECKSUM:
+        return False
+    expected = texts.pop(CHECKSUM, None)
+    if beside:
+        texts["beside"] = beside
+    if expected != _checksum(state, texts):
+        raise DamagedFile(f"{path} is damaged: its checksum differs. Restore a copy, or train again")
+    return True
+
+
+def _checksum(state: Mapping[str, Tensor], texts: Mapping[str, str]) -> str:
+    return digest(*(f"{name}={text}" for name, text in sorted(texts.items())), state_key(state))
 
 
 def weights_key(module: nn.Module) -> str:
     """The hash of all weights and buffers of a module, with their names, types and shapes."""
+    return state_key(module.state_dict())
+
+
+def state_key(state: Mapping[str, Tensor]) -> str:
+    """The hash of tensors, with their names, types and shapes."""
     lines = []
-    for name, value in sorted(module.state_dict().items()):
+    for name, value in sorted(state.items()):
         content = value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
         lines.append(f"{name} {digest(str(value.dtype), str(tuple(value.shape)), content)}")
     return digest(*lines)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lookalike import pooling
-from lookalike.models.replace_pooling import MapPooling, TokenPooling, replace_pooling
+from lookalike.models.timm_pooling import MapPooling, TokenPooling, replace_pooling
 from lookalike.pooling import AveragePool, GeneralizedSumPool, Pooled, Pooling
 from lookalike.pooling.base import pooled
 
