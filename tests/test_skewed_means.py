@@ -320,3 +320,43 @@ def test_coinciding_points_have_finite_gradients(kind, knob, dtype):
     assert points.grad.isfinite().all()
     if knob == -inf or (kind == "power" and knob <= -1):
         assert value < 1e-4
+
+
+def metric_values(matrix: torch.Tensor, differences: torch.Tensor) -> torch.Tensor:
+    """Return (x_i - x)^T M (x_i - x) for differences (n, d)."""
+    return ((differences @ matrix) * differences).sum(1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    ("kind", "knob", "sign"),
+    [
+        *[("log-exp", knob, 1) for knob in (0.1, 1.0, 5.0, 50.0, inf)],
+        *[("log-exp", -knob, -1) for knob in (0.1, 1.0, 5.0, 50.0, inf)],
+        *[("power", knob, 1) for knob in (1.0, 1.5, 4.0, inf)],
+        *[("power", knob, -1) for knob in (0.5, -0.5, -1.0, -4.0, -inf)],
+    ],
+)
+def test_means_of_squared_distances_are_convex_in_the_metric(kind: str, knob: float, sign: int, seed: int) -> None:
+    """Property 1 (4): b(knob) and -b(-knob) are convex in M for a knob above 0.
+
+    It holds for the log-exp mean. The power mean is convex from knob 1 on only, and concave below.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    differences = torch.randn(7, 3, generator=generator, dtype=torch.float64)
+    roots = torch.randn(2, 3, 3, generator=generator, dtype=torch.float64)
+    one, other = roots @ roots.mT  # positive semidefinite
+    mean = SkewedMean(kind, knob)
+    for share in (0.25, 0.5, 0.9):
+        between = mean(metric_values(share * one + (1 - share) * other, differences))
+        chord = share * mean(metric_values(one, differences)) + (1 - share) * mean(metric_values(other, differences))
+        assert sign * (chord - between) >= -1e-9
+
+
+def test_the_power_mean_below_1_is_not_convex_in_the_metric() -> None:
+    """Property 1 (4) fails there: two metrics that see one difference each."""
+    differences = torch.eye(2, dtype=torch.float64)
+    one, other = torch.diag(torch.tensor([1.0, 0.0])).double(), torch.diag(torch.tensor([0.0, 1.0])).double()
+    mean = SkewedMean("power", 0.5)
+    ends = (mean(metric_values(one, differences)) + mean(metric_values(other, differences))) / 2
+    assert mean(metric_values((one + other) / 2, differences)) > ends + 0.1

@@ -92,6 +92,21 @@ def lifted_structure(x, labels, y, reference_labels, same, positive_margin=0.0, 
     return total / len(x)
 
 
+def lifted_structure_song(x, labels, y, reference_labels, same, margin=1.0):
+    total, pairs = 0.0, 0
+    for i in range(len(x)):
+        positives, negatives = kinds(labels, reference_labels, same, i)
+        for j in positives:
+            pairs += 1
+            rivals = sum(exp(margin - distance(x[i], y[k])) for k in negatives)
+            for other in range(len(x)):  # the negatives of j
+                if labels[other] != reference_labels[j]:
+                    rivals += exp(margin - distance(x[other], y[j]))
+            if rivals > 0:
+                total += max(0.0, log(rivals) + distance(x[i], y[j])) ** 2
+    return total / (2 * pairs) if pairs else 0.0
+
+
 def n_pair(x, labels, y, reference_labels, same, scale=1.0):
     anchors, partners = [], []
     for a in range(len(x)):

@@ -1,16 +1,18 @@
 """The centre regularisers against the published formulas, written plainly; where centres come from; the draw."""
 
 import copy
+import math
 import pickle
 from math import inf, log, nan
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import normalize
 
 from lookalike import objectives
-from lookalike.objectives import Composed
+from lookalike.objectives import BetweenProxies, Composed
 from lookalike.objectives.centres import SPREADS, CentreCrowding, CentreSpread
 
 DOUBLE = torch.float64
@@ -193,6 +195,72 @@ def test_proxies_belong_to_their_objective_alone():
             twin.objectives["metric"].proxies.copy_(2 * torch.eye(6, 4) + 0.1)  # seen by its regulariser, not by ours
         assert twin(vectors, labels).parts["centres"] != loss.parts["centres"]
     assert both(vectors, labels).value == loss.value
+
+
+@pytest.mark.parametrize("delta", [-2.0, 0.0, 0.3, 0.9, 1.5, 3.0])
+@pytest.mark.parametrize(
+    ("kind", "knob", "over"),
+    [
+        ("power", -1.0, "distance"),
+        ("power", 3.0, "distance"),
+        ("power", 2.5, "similarity"),
+        ("log-exp", 4.0, "similarity"),
+    ],
+)
+def test_the_hinge_is_the_constraint(kind, knob, over, delta):
+    """(9): max(0, M - delta) of similarities; (10): max(0, delta - M) of distances."""
+    owner = proxy_objective()
+    rows = owner.proxies.detach().numpy()
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    values = []
+    for i in range(6):
+        for j in range(6):
+            if i != j:
+                values.append(np.linalg.norm(unit[i] - unit[j]) if over == "distance" else unit[i] @ unit[j])
+    values = np.array(values)
+    if kind == "log-exp":
+        mean = np.log(np.mean(np.exp(knob * values))) / knob
+    else:
+        mean = np.mean(np.maximum(values, 0) ** knob) ** (1 / knob)
+    expected = max(0.0, delta - mean) if over == "distance" else max(0.0, mean - delta)
+    objective = CentreSpread(proxies_of=owner, kind=kind, knob=knob, over=over, form="hinge", delta=delta)
+    value = objective(*NOTHING).value
+    assert value.item() == pytest.approx(expected, abs=1e-9)
+    (gradient,) = torch.autograd.grad(value, owner.proxies)
+    assert gradient.any() == (expected > 0)
+
+
+def test_r2_is_the_power_mean_of_similarities_where_it_is_defined():
+    owner = proxy_objective()
+    with torch.no_grad():
+        owner.proxies.abs_().add_(0.05)  # all similarities are above 0
+    unit = normalize(owner.proxies.detach()).numpy()
+    values = (unit @ unit.T)[~np.eye(6, dtype=bool)]
+    expected = np.mean(values**8.0) ** (1 / 8)
+    assert objectives.create_centres("r2", proxies_of=owner)(*NOTHING).value.item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("margin", [-1.0, 0.2, 0.6, 0.8, 2.0])
+def test_the_hinge_of_r1_pushes_crowded_centres_only(margin):
+    owner = proxy_objective()
+    unit = normalize(owner.proxies.detach()).numpy()
+    terms = []
+    for i in range(6):
+        others = [math.exp(8.0 * (unit[i] @ unit[j] - margin)) for j in range(6) if j != i]
+        terms.append(max(0.0, log(sum(others)) / 8.0))
+    crowding = CentreCrowding(proxies_of=owner, sharpness=8.0, margin=margin, hinge=True)
+    assert crowding(*NOTHING).value.item() == pytest.approx(sum(terms) / 6, abs=1e-9)
+
+
+def test_proxies_of_ccp_are_centres():
+    owner = BetweenProxies(objectives.create("c2", normalise=False), 6, 4, 3)
+    both = Composed({"metric": (1.0, owner), "centres": (0.5, CentreSpread(proxies_of=owner, knob=1.0))})
+    assert list(both.parameters()) == [owner.proxies]
+    loss = both(torch.randn(4, 4), torch.tensor([0, 0, 1, 1]))
+    centres = normalize(normalize(owner.proxies.detach()).reshape(6, 3, 4).mean(1))
+    torch.testing.assert_close(loss.parts["centres/mean"], torch.pdist(centres).mean())
+    loss.value.backward()
+    assert owner.proxies.grad.abs().amin(1).all()
 
 
 def test_a_parameter_of_somebody_else_will_do():
@@ -393,8 +461,11 @@ def test_settings_make_the_same_regulariser_again():
         ({"kind": "median"}, "kind must be one of power, log-exp, k, got 'median'"),
         ({"knob": nan}, "the knob must be a number"),
         ({"over": "angle"}, "over must be distance or similarity, got 'angle'"),
-        ({"form": "sum"}, "form must be one of mean, energy, energy-sum, got 'sum'"),
-        ({"over": "similarity"}, "a power mean of similarities, which may be negative, is not defined"),
+        ({"form": "sum"}, "form must be one of mean, energy, energy-sum, hinge, got 'sum'"),
+        ({"over": "similarity"}, "a power mean of similarities, which may be 0, needs a knob above 0, got -1.0"),
+        ({"form": "hinge"}, "delta belongs to the form hinge, got delta=None with the form hinge"),
+        ({"delta": 0.5}, "delta belongs to the form hinge, got delta=0.5 with the form mean"),
+        ({"form": "hinge", "delta": nan}, "delta must be finite, got nan"),
         ({"over": "similarity", "kind": "log-exp", "squared": True}, "squared and offset are for distances"),
         ({"offset": -1.0}, "offset must be finite and at least 0, got -1.0"),
         ({"form": "energy", "knob": 1.0}, "an energy needs kind power and a finite knob of at most 0, got power, 1.0"),

@@ -26,6 +26,7 @@ CASES = [
     ("ms", published.multi_similarity, {"alpha": 2.0, "beta": 40.0, "base": 0.5, "mining": 0.1}),
     ("margin", published.margin, {"margin": 0.3, "beta": 0.875}),
     ("lifted-structure", published.lifted_structure, {"positive_margin": 0.1, "negative_margin": 0.8}),
+    ("lifted-structure-song", published.lifted_structure_song, {"margin": 0.7}),
     ("n-pair", published.n_pair, {"scale": 3.0}),
     ("circle", published.circle, {"scale": 10.0, "relaxation": 0.3}),
 ]

@@ -80,7 +80,7 @@ def test_hints():
             "triplet has no setting 'margn' \\(did you mean 'margin'\\?\\); there are: margin, normalise",
         ),
         ("soft-triple", {"centres-per-class": 1}, "did you mean 'centres_per_class'"),
-        ("c2", {"preset": "birds"}, "there is no preset 'birds'; there are: cub, cars, inshop, sop"),
+        ("c2", {"preset": "birds"}, "there is no preset 'birds'; there are: cub, cars, inshop, sop, paper"),
         ("proxy-nca", {}, "proxy-nca learns vectors for the classes: classes and dim must be given, got None, None"),
         ("c2", {"positive_margin": 0.6}, r"positive_margin must lie in \[0, negative_margin\), got 0.6"),
         ("c1", {"margin": float("nan")}, "margin must be in"),

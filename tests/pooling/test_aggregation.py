@@ -10,7 +10,7 @@ from lookalike.models.embedder import Head
 from lookalike.pooling import _POOLINGS, Pooling
 from lookalike.pooling.bilinear import BilinearPool, CompactBilinearPool
 from lookalike.pooling.per_prototype import NetVladPool, OptimalTransportPool
-from lookalike.pooling.with_gsp import GemWithGsp, MaxWithGsp
+from lookalike.pooling.with_gsp import GemWithGsp, MaxWithGsp, WeightedMaxWithGsp
 
 DIM = 5
 CASES: dict[str, Callable[[], Pooling]] = {
@@ -24,6 +24,7 @@ CASES: dict[str, Callable[[], Pooling]] = {
     "compact-bilinear, odd": lambda: CompactBilinearPool(DIM, out_dim=7, seed=1),
     "max+gsp": lambda: MaxWithGsp(DIM, 3, learn_keep=True, learn_sharpness=True),
     "gem+gsp": lambda: GemWithGsp(DIM, 3, learn_keep=True, learn_sharpness=True),
+    "weighted-max+gsp": lambda: WeightedMaxWithGsp(DIM, 3, learn_keep=True, learn_sharpness=True),
 }
 
 

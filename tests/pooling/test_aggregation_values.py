@@ -1,5 +1,6 @@
 """The aggregating poolings against their published formulas in plain loops, by hand, and against other libraries."""
 
+from collections.abc import Callable
 from math import log, sqrt
 
 import numpy as np
@@ -16,7 +17,7 @@ from lookalike.pooling import _POOLINGS, GeneralizedSumPool
 from lookalike.pooling.bilinear import BilinearPool, CompactBilinearPool, signed_root
 from lookalike.pooling.per_channel import GeneralizedMeanPool
 from lookalike.pooling.per_prototype import NetVladPool, OptimalTransportPool, sinkhorn
-from lookalike.pooling.with_gsp import GemWithGsp, MaxWithGsp
+from lookalike.pooling.with_gsp import GemWithGsp, MaxWithGsp, WeightedMaxWithGsp
 
 seeds = st.integers(0, 2**31)
 
@@ -292,7 +293,7 @@ def test_hashes_travel_with_the_state() -> None:
 # With generalized sum pooling
 
 
-@pytest.mark.parametrize("kind", [MaxWithGsp, GemWithGsp])
+@pytest.mark.parametrize("kind", [MaxWithGsp, GemWithGsp, WeightedMaxWithGsp])
 @pytest.mark.parametrize("masked", [False, True])
 def test_with_gsp_in_a_head_is_the_formula(kind: type, masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(_POOLINGS, "tested", kind)
@@ -313,7 +314,10 @@ def test_with_gsp_in_a_head_is_the_formula(kind: type, masked: bool, monkeypatch
             expected = weight @ largest + selected.vector[row]
         else:
             weighted = [len(places) * selected.weights[row, j] * bags[row, j] for j in places]
-            expected = weight @ (sum(x**3 for x in weighted) / len(places)) ** (1 / 3)
+            if kind is GemWithGsp:
+                expected = weight @ (sum(x**3 for x in weighted) / len(places)) ** (1 / 3)
+            else:
+                expected = weight @ torch.stack([max(x[d] for x in weighted) for d in range(7)])
         torch.testing.assert_close(result.vector[row], expected)
         torch.testing.assert_close(head(bags, where)[row], expected)
     assert result.weights.shape == (2, 6)
@@ -342,14 +346,20 @@ def test_uniform_weights_leave_gem_as_it_is() -> None:
     torch.testing.assert_close(pool(tokens, mask), GeneralizedMeanPool(4)(tokens, mask))
 
 
-@pytest.mark.parametrize("kind", [MaxWithGsp, GemWithGsp])
+PLAIN: dict[type, Callable[[Tensor], Tensor]] = {
+    MaxWithGsp: lambda tokens: tokens.amax(1) + tokens.mean(1),
+    GemWithGsp: lambda tokens: GeneralizedMeanPool(4)(tokens),
+    WeightedMaxWithGsp: lambda tokens: tokens.amax(1),
+}
+
+
+@pytest.mark.parametrize("kind", PLAIN)
 def test_gsp_waits_for_its_start_inside(kind: type) -> None:
     pool = kind(4, 3, init="k-centre", memory=6, learn_keep=True, learn_sharpness=True)
     tokens = torch.rand(4, 5, 4)
     assert not pool.ready
     waiting = pool(tokens)
-    plain = GeneralizedMeanPool(4)(tokens) if kind is GemWithGsp else tokens.amax(1) + tokens.mean(1)
-    torch.testing.assert_close(waiting, plain)
+    torch.testing.assert_close(waiting, PLAIN[kind](tokens))
     waiting.sum().backward()
     assert all(parameter.grad is not None for parameter in pool.parameters())
     assert pool.num_prototypes == 3

@@ -1,5 +1,6 @@
 """The attention family against its formulas in plain loops, values by hand, layer sizes of the sources, and timm."""
 
+import copy
 from math import log, log1p, prod
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from timm.layers.cbam import CbamModule
 from torch import Tensor, nn
 
+from lookalike.models import Head
 from lookalike.pooling.attention import AttentionPool, DelfPool, SimPool
 from lookalike.pooling.attention_blocks import CbamPool, GsopPool, SolarPool
 from lookalike.pooling.base import Pooled, Pooling
@@ -204,6 +206,113 @@ def test_gsop_is_the_layers_of_its_authors(training: bool) -> None:
         torch.testing.assert_close(pool(maps), expected)
 
 
+def second_moments(rows: Array, centred: bool) -> Array:
+    """Of the variables (k, n): their covariance, or without subtracting the mean."""
+    result = np.zeros((len(rows), len(rows)))
+    means = [row.mean() if centred else 0.0 for row in rows]
+    for i, first in enumerate(rows):
+        for j, second in enumerate(rows):
+            result[i, j] = np.mean((first - means[i]) * (second - means[j]))
+    return result
+
+
+def spatial_gsop(source: Source, side: int, centred: bool = True) -> list[Array]:
+    """GSoP with both blocks in loops: the gates of its channels and of its positions, fused by the maximum."""
+    height, width = GRID
+
+    def gates(prefix: str, values: list[Array], *, cut: bool) -> list[Array]:
+        """From values (variables, observations): covariance, norm, a layer for each row, a layer for all."""
+        covariances = [second_moments(rows, centred) for rows in values]
+        normed = source.norm(f"{prefix}row_norm", [matrix.T for matrix in covariances])
+        result = []
+        for matrix in normed:
+            numbers = []
+            for i in range(len(matrix)):
+                for k in range(4):
+                    kernel = source.state[f"{prefix}rows.weight"][4 * i + k, 0]
+                    number = kernel @ matrix[:, i] + source.state[f"{prefix}rows.bias"][4 * i + k]
+                    numbers.append(max(number, 0) if cut else number)
+            result.append(sigmoid(source.linear(f"{prefix}expand", np.array(numbers))))
+        return result
+
+    def window(i: int, length: int) -> range:
+        """The rows or columns of the map that the i-th of ``side`` averages."""
+        return range(i * length // side, -(-(i + 1) * length // side))
+
+    seen = source.norm("norm", [source.linear("reduce", relu(source.bag(b))) for b in range(3)])
+    channels = gates("", [relu(rows).T for rows in seen], cut=False)
+    seen = source.norm("spatial_norm", [source.linear("spatial_reduce", relu(source.bag(b))) for b in range(3)])
+    averaged = []
+    for rows in seen:
+        cells = []
+        for i in range(side):
+            for j in range(side):
+                members = [rows[y * width + x] for y in window(i, height) for x in window(j, width)]
+                cells.append(np.mean(relu(np.array(members)), axis=0))
+        averaged.append(np.array(cells))
+    positions = gates("spatial_", averaged, cut=True)
+    vectors = []
+    for b in range(3):
+        total = np.zeros(DIM)
+        for j, feature in enumerate(source.bag(b)):
+            gate = positions[b][(j // width) * side // height * side + (j % width) * side // width]
+            total += np.maximum(channels[b] * feature, gate * relu(feature))
+        vectors.append(total / (height * width))
+    return vectors
+
+
+@both_modes
+@pytest.mark.parametrize(("side", "centred"), [(1, True), (2, True), (3, True), (4, True), (3, False)])
+def test_gsop_with_both_blocks_in_loops(training: bool, side: int, centred: bool) -> None:
+    source = Source(GsopPool(DIM, reduced=3, spatial=True, side=side, centred=centred), training, masked=False)
+    source.check(spatial_gsop(source, side, centred), None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 5, 1, 1), (2, 5, 3, 3), (4, 5, 7, 7), (3, 5, 2, 9)])
+@both_modes
+def test_gsop_with_both_blocks_in_any_shape_and_dtype(
+    training: bool, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    pool = GsopPool(5, reduced=4, spatial=True, side=3).double().train(training)
+    maps = torch.randn(shape, dtype=torch.float64).to(dtype)
+    expected = copy.deepcopy(pool)(maps.double())
+    lower = pool.float() if dtype != torch.float64 else pool
+    features = maps.requires_grad_()
+    vector = lower(features)
+    assert vector.dtype == dtype
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+    torch.testing.assert_close(vector.double(), expected, rtol=tolerance, atol=tolerance)
+    vector.float().square().sum().backward()
+    assert features.grad is not None
+    assert torch.isfinite(features.grad).all()
+    assert all(parameter.grad is not None for parameter in lower.parameters())
+
+
+def test_gsop_with_both_blocks_by_differences_and_limits() -> None:
+    torch.manual_seed(1)
+    pool = GsopPool(3, reduced=2, spatial=True, side=2).double().eval()
+    maps = torch.randn(2, 3, 3, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(pool, (maps,))
+    with torch.no_grad():
+        pool.expand.bias.fill_(-100)  # the channels are shut: what is left is the positive part
+        pool.spatial_expand.bias.fill_(100)
+        torch.testing.assert_close(pool(maps), maps.relu().mean((2, 3)))
+        pool.spatial_expand.bias.fill_(-100)
+        pool.expand.bias.fill_(100)  # open channels and shut positions: negative features count as 0
+        torch.testing.assert_close(pool(maps), maps.relu().mean((2, 3)))
+    with pytest.raises(ValueError, match="it takes no mask"):
+        pool(maps, torch.ones(2, 6, dtype=torch.bool))
+
+
+def test_gsop_with_both_blocks_comes_after_the_projection() -> None:
+    head = Head(channels=9, dim=4, pooling="gsop", pooling_settings={"spatial": True, "side": 2, "reduced": 3})
+    assert (head.pools_first, head.pooling.dim, head.pooling.on_backbone) == (False, 4, False)
+    assert head(torch.rand(2, 9, 9)).shape == (2, 4)
+    assert Head(channels=9, dim=4, pooling="gsop", pooling_settings={"reduced": 3}).pools_first
+
+
 @with_and_without_mask
 @both_modes
 def test_solar(masked: bool, training: bool) -> None:
@@ -227,6 +336,9 @@ def test_solar(masked: bool, training: bool) -> None:
 def test_a_new_solar_is_the_generalized_mean() -> None:
     tokens = torch.rand(2, 5, DIM)
     torch.testing.assert_close(SolarPool(DIM)(tokens), tokens.pow(3).mean(1).pow(1 / 3))
+    at_random = SolarPool(DIM, zero_start=False)
+    assert at_random.out.weight.std() > 0.05
+    assert not torch.allclose(at_random(tokens), SolarPool(DIM)(tokens))
 
 
 @with_and_without_mask
@@ -333,6 +445,8 @@ def test_gsop_by_hand() -> None:
     """The variance of 0 and 2 is 1, the gate sigmoid(log 3) = 3/4, the average 1."""
     pool = put(GsopPool(1, reduced=1), reduce_weight=[1], rows_weight=[1, 0, 0, 0], expand_weight=[log(3), 0, 0, 0])
     torch.testing.assert_close(pool(tokens([0], [2])), tokens([0.75])[0], rtol=1e-5, atol=1e-5)
+    pool.centred = False  # the mean of the squares is 2, the gate sigmoid(2 log 3) = 9/10
+    torch.testing.assert_close(pool(tokens([0], [2])), tokens([0.9])[0], rtol=1e-5, atol=1e-5)
 
 
 def test_solar_by_hand() -> None:

@@ -26,7 +26,7 @@ def test_compile_in_one_graph(backend: str, settings: dict, masked: bool) -> Non
     features = torch.randn(3, 9, 8, requires_grad=True)
     mask = torch.rand(3, 9) > 0.3 if masked else None
     inputs = [features, *pool.parameters()]
-    for details in (False, True):
+    for details in (False, True) if backend == "aot_eager" else (True,):  # inductor compiles for half a minute
         expected, got = (model(features, mask, details=details) for model in (pool, compiled))
         expected, got = (parts if details else (parts,) for parts in (expected, got))
         torch.testing.assert_close(tuple(got), tuple(expected), atol=1e-5, rtol=1e-4)

@@ -54,7 +54,7 @@ def generalized_max(ridge: float) -> Reference:
     return pool
 
 
-def weldon(largest: int, smallest: int) -> Reference:
+def weldon(largest: int, smallest: int, sums: bool = False) -> Reference:
     def pool(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         vector, weights = np.zeros(x.shape[1]), np.zeros(len(x))
         for d in range(x.shape[1]):
@@ -62,7 +62,7 @@ def weldon(largest: int, smallest: int) -> Reference:
             sides = [order[::-1][:largest]] + ([order[:smallest]] if smallest else [])
             for side in sides:
                 for j in side:
-                    vector[d] += x[j, d] / len(side)
+                    vector[d] += x[j, d] / (1 if sums else len(side))
                     weights[j] += 1 / len(side) / len(sides) / x.shape[1]
         return vector, weights
 
@@ -105,6 +105,7 @@ CASES: dict[str, tuple[Callable[[int], Pooling], Reference]] = {
     "gemax, small ridge": (lambda dim: GeneralizedMaxPool(dim, 1e-2), generalized_max(1e-2)),
     "weldon": (WeldonPool, weldon(3, 3)),
     "weldon, uneven": (lambda dim: WeldonPool(dim, largest=1, smallest=2), weldon(1, 2)),
+    "weldon, sums": (lambda dim: WeldonPool(dim, sums=True), weldon(3, 3, sums=True)),
     "weldon, largest only": (lambda dim: WeldonPool(dim, largest=2, smallest=0), weldon(2, 0)),
     "crow": (CrossDimensionalPool, crow(2.0, 2.0)),
     "crow, other powers": (lambda dim: CrossDimensionalPool(dim, norm=3.0, root=1.5), crow(3.0, 1.5)),

@@ -125,6 +125,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "netvlad": {"num_prototypes": 4},
     "otp": {"num_prototypes": 4},
     "solar": {"reduction": 3},
+    "weighted-max+gsp": {"num_prototypes": 5},
 }
 
 
@@ -141,6 +142,10 @@ def test_parameters_that_settings_add() -> None:
     assert attention is not None
     hidden = {"hidden": 7}
     assert by_formula(attention[1], 40, 24, hidden) == count(head_of("attention", 40, 24, **hidden).pooling)
+    gsop = re.search(r"`gsop` with `spatial` has (`.*?`)", PAGE)
+    assert gsop is not None
+    both = {"reduced": 6, "side": 3, "spatial": True}
+    assert by_formula(gsop[1], 40, 24, both) == count(head_of("gsop", 40, 24, **both).pooling)
     assert count(head_of("gem", 40, shared=False).pooling) == 40
     assert count(head_of("gem", 40, learn=False).pooling) == 0
     assert count(head_of("lse", 40, learn=True).pooling) == 1

@@ -10,7 +10,7 @@ import torch.multiprocessing as multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 from lookalike.geometry import greedy_k_centre
-from lookalike.pooling import GeneralizedSumPool, Pooled
+from lookalike.pooling import GeneralizedSumPool, OptimalTransportPool, Pooled, create
 
 
 def clip(vectors: torch.Tensor) -> torch.Tensor:
@@ -183,3 +183,43 @@ def test_all_ranks_end_with_the_same_prototypes(tmp_path: Path) -> None:
     assert second["ready"]
     for name, value in first["state"].items():
         assert torch.equal(value, second["state"][name]), name
+
+
+@pytest.mark.parametrize("cost", ["distance", "dot"])
+def test_optimal_transport_starts_from_data(cost: str) -> None:
+    """Until then the vector is the average and zeros; evaluation and checkpoints do not disturb the start."""
+    torch.manual_seed(0)
+    settings = {"cost": cost, "init": "k-centre-released", "memory": 20, "delay": 1}
+    pool = create("otp", 8, num_prototypes=4, **settings)
+    assert isinstance(pool, OptimalTransportPool)
+    parameter, data = pool.prototypes, batches(4)
+    for batch in data[:3]:
+        pool.eval()(batch)
+        vectors = pool.train()(batch)
+        assert torch.equal(vectors[:, :8], batch.mean(1))
+        assert not vectors[:, 8:].any()
+        assert not pool.ready
+    vectors.sum().backward()
+    assert parameter.grad is not None
+    restored = create("otp", 8, num_prototypes=4, **settings)
+    restored.load_state_dict(pool.state_dict())
+    vectors = pool(data[3])
+    assert torch.equal(restored(data[3]), vectors)
+    assert pool.ready
+    assert pool.prototypes is parameter
+    memory = clip(torch.cat([batch.mean(1) for batch in data[1:]])[:20])
+    chosen = memory[4:][greedy_k_centre(memory[4:], 4, memory[:4]).indices]
+    if cost == "dot":
+        chosen = chosen / chosen.norm(dim=-1, keepdim=True)
+    torch.testing.assert_close(pool.prototypes.detach(), chosen)
+    plain = create("otp", 8, num_prototypes=4, cost=cost)
+    plain.load_state_dict({"prototypes": chosen})
+    torch.testing.assert_close(vectors, plain(data[3]))
+
+
+def test_chosen_prototypes_end_the_wait_of_optimal_transport() -> None:
+    pool = OptimalTransportPool(8, 4, init="k-centre", memory=20)
+    pool.init_from(batches(1)[0])
+    assert pool.ready
+    with pytest.raises(ValueError, match="init must be one of random, k-centre, k-centre-released, got 'pca'"):
+        create("otp", 8, init="pca")

@@ -178,7 +178,7 @@ def test_what_fails_half_way_leaves_the_old_files(tmp_path: Path, monkeypatch: p
 
     write(1)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert len(before) == 5  # with the checksum of the state
+    assert len(before) == 6  # with the checksums
 
     def fail(*_: object) -> None:
         raise OSError("the disk is full")

@@ -12,10 +12,11 @@ from torch import Tensor
 from lookalike import data
 from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
+from lookalike.inference.feature_cache import FeatureCache
 from lookalike.inference.preprocess import Preprocess
 from lookalike.models import Backbone, create_backbone
 from lookalike.training import features as module
-from lookalike.training.features import FeatureCache, FeatureFeed, Feed, PictureFeed, join_shares
+from lookalike.training.features import FeatureFeed, Feed, PictureFeed, join_shares
 
 
 @pytest.fixture(scope="module")

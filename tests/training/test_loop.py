@@ -3,9 +3,11 @@
 import csv
 import json
 import os
+import re
 import resource
 import shutil
 import signal
+from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +21,9 @@ from lookalike.cli import main
 from lookalike.objectives import Loss
 from lookalike.training import RunFailed, Settings, Stopped, ccp, train
 from lookalike.training.checkpoint import RunFolder
+from lookalike.training.evaluate import measure
 from lookalike.training.loop import Stepper
+from lookalike.training.model import create_embedder
 from lookalike.training.split import divide, fingerprint_without_content
 
 
@@ -62,10 +66,27 @@ VARIANTS = {
         "centres": 0.1,
         "centres_settings": {"sample": 4},
     },
+    "plateau of the training loss": {"validation": 0.0, "schedule": "plateau", "plateau_patience": 1, "min_delta": 9.0},
     "ccp": CCP,
     "ccp, samples": {**CCP, "ccp_against": "samples", "ccp_proxies": 1, "loss": "c2", "accumulate": 2, "steps": 8},
     "ccp, samples, frozen": {**CCP, "ccp_against": "samples", "freeze_backbone": True, "zero_shot": 0.1},
+    "ccp, all the rest": {
+        **CCP,
+        "loss": "margin",
+        "ccp_printed": True,
+        "ema": 0.9,
+        "centres": 0.1,
+        "freeze_backbone": True,
+    },
     "frozen": {"freeze_backbone": True, "start": "pca", "views": 2},
+    "last stage": {"freeze_backbone": True, "train_stages": 1, "start": "pca", "views": 2, "ema": 0.9},
+    "last stages, batch norm, ccp with samples": {
+        **CCP,
+        "freeze_backbone": True,
+        "train_stages": 2,
+        "freeze_batch_norm": False,
+        "ccp_against": "samples",
+    },
     "libc as its authors train it": {
         "pooling": "max",
         "pooling_settings": {},
@@ -107,7 +128,7 @@ def final(out: Path) -> dict[str, torch.Tensor]:
         tensors |= {f"restarts {name}": value for name, value in state["restarts"]["best"].items()}
     tensors |= {f"best {name}": value for name, value in load_file(out / "model.safetensors").items()}
     rows = [
-        {name: value for name, value in row.items() if name not in ("seconds", "pictures/s")}
+        {name: value for name, value in row.items() if name not in ("seconds", "pictures/s", "CPU ms/step")}
         for row in state["log"]["rows"]
     ]
     tensors["rows"] = torch.frombuffer(bytearray(json.dumps([rows, state["rates"]]).encode()), dtype=torch.uint8)
@@ -241,6 +262,23 @@ def test_what_a_run_leaves(class_folders: Path, tmp_path: Path, capsys: pytest.C
     assert abs((vectors**2).sum() - 1) < 1e-5
 
 
+def test_every_problem_is_in_the_log_and_the_summary(class_folders: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    changes = {**CCP, "loss": "c2", "freeze_backbone": True, "lr": 0.1}
+    summary = train(settings(class_folders, out, **changes))
+    problems = summary["problems"]
+    assert [row["problem"] for row in problems] == list(range(1, len(problems) + 1))
+    with (out / "metrics.csv").open(newline="") as file:
+        logged = [row for row in csv.DictReader(file) if row.get("problem")]
+    assert len(problems) > 1
+    names = ("violation", "violation bound", "epsilon", "epsilon bound")
+    for row, kept in zip(logged, problems, strict=False):
+        assert [float(row[name]) for name in names] == [kept[name] for name in names]
+    for row in problems:
+        assert 0 <= row["violation"] <= row["violation bound"]
+        assert row["violation"] <= row["epsilon"] <= row["epsilon bound"]
+
+
 def test_training_helps(class_folders: Path, tmp_path: Path) -> None:
     """On other pictures of the same eight classes: two unknown classes of eight pictures would be a matter of luck."""
     table = tmp_path / "stripes.csv"
@@ -258,6 +296,63 @@ def test_the_start_is_kept_where_nothing_is_better(class_folders: Path, tmp_path
     figures = train(settings(class_folders, out, freeze_backbone=True, start="pca", lr=1e-12, steps=4))
     assert figures["best_step"] == 0
     assert figures["best"] == figures["start"]
+
+
+def test_last_stages_learn_from_cached_maps_and_the_whole_model_is_saved(
+    class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    changes: dict[str, object] = {"freeze_backbone": True, "train_stages": 1, "start": "pca", "count_start": False}
+    figures = train(settings(class_folders, out, steps=4, seed=3, **changes))
+    about = json.loads(next((tmp_path / "cache").glob("*/about.json")).read_text())
+    assert (about["input_of"], about["shape"]) == ("stage3", [32, 16, 16])
+    torch.manual_seed(3)
+    before = create_embedder(settings(class_folders, out)).state_dict()
+    after = load_file(out / "model.safetensors")
+    changed = [name for name in before if name.startswith("backbone.") and not torch.equal(before[name], after[name])]
+    assert changed
+    assert all(name.startswith("backbone.network.stage3.") for name in changed)
+    held_out = data.load(class_folders)
+    _, validation, _ = divide(held_out, settings(class_folders, out, seed=3))
+    assert validation is not None
+    model = lookalike.load(out, engine="torch")
+    metrics = measure(model.embed_table(validation, workers=0), validation)
+    assert metrics["MAP@R"] == pytest.approx(figures["best"]["MAP@R"], abs=0.02)
+
+    capsys.readouterr()
+    train(settings(class_folders, tmp_path / "all", steps=2, **{**changes, "train_stages": 4}))
+    assert "all stages of resnet20 train: nothing is cached" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stages", [0, 1])
+def test_a_full_disk_is_no_obstacle(
+    stages: int,
+    class_folders: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9 - 100_000, 100_000))
+    changes = {"freeze_backbone": True, "train_stages": stages, "start": "pca", "steps": 4}
+    figures = train(settings(class_folders, tmp_path / "run", **changes))
+    printed = capsys.readouterr().err
+    assert re.search(r"pictures need 0\.0 GB and .*/cache has 0\.0 GB free: nothing is cached", printed)
+    assert figures["steps"] == 4
+    assert not (tmp_path / "cache").exists()
+    monkeypatch.undo()  # a resumed run uses the space that there is now
+    train(settings(class_folders, tmp_path / "run", resume=True, **{**changes, "steps": 6}))
+    assert (tmp_path / "cache").exists()
+
+
+def test_without_validation_the_rate_falls_on_a_plateau_of_the_loss(class_folders: Path, tmp_path: Path) -> None:
+    changes = VARIANTS["plateau of the training loss"]
+    train(settings(class_folders, tmp_path / "run", **{**changes, "log_every": 1}))
+    state = torch.load(tmp_path / "run" / "state" / "last.pt", weights_only=True)
+    losses = torch.tensor([row["loss"] for row in state["log"]["rows"] if "loss" in row])
+    assert len(losses) == 12
+    assert state["rates"]["factor"] == 0.5  # the second interval lowers the rate
+    assert state["rates"]["best"] == pytest.approx(-float(losses[:4].mean()))
 
 
 def test_early_stopping(class_folders: Path, tmp_path: Path) -> None:

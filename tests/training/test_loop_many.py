@@ -74,6 +74,7 @@ def _steps_saved(out: Path) -> int:
 
 
 CCP = {"loss": "c2", "ccp": True, "ccp_proxies": 1, "ccp_pool": 3, "ccp_patience": 1, "validation": 0.4}
+STEPS_OF_LIBC = 1
 KINDS = {
     "torchrun, pictures, a proxy loss": {
         "loss": "proxy-anchor",
@@ -81,9 +82,9 @@ KINDS = {
         "warm_up": 0,
         "per_class": 2,
     },
-    "fabric, frozen": {"freeze_backbone": True, "start": "pca"},
     "fabric, pictures, libc, gsp": {"loss": "libc", "zero_shot": 0.1, "freeze_batch_norm": True},
-    "fabric, frozen, ccp": {"freeze_backbone": True, **CCP},
+    "fabric, last stage": {"freeze_backbone": True, "train_stages": 1, "freeze_batch_norm": True, "start": "pca"},
+    "fabric, frozen, ccp": {"freeze_backbone": True, "start": "pca", **CCP},
     "fabric, pictures, ccp with samples": {"freeze_batch_norm": True, "ccp_against": "samples", **CCP},  # 5 for two
 }
 
@@ -92,7 +93,9 @@ KINDS = {
 @pytest.mark.parametrize("launcher", KINDS)
 def test_two_processes_do_what_one_does(launcher: str, class_folders: Path, tmp_path: Path) -> None:
     # Three steps agree to 2e-6. One process, its weights nudged by 1e-6, is 4e-2 off after six: more would test chaos.
-    changes: dict[str, object] = {**KINDS[launcher], "steps": 3, "evaluate_every": 1, "save_every": 1}
+    # With LIBC, whose messages pass through attention, it is 9e-4 off after three.
+    steps = STEPS_OF_LIBC if "libc" in launcher else 3
+    changes: dict[str, object] = {**KINDS[launcher], "steps": steps, "evaluate_every": 1, "save_every": 1}
     changes["optimiser"] = "sgd"
     line = command(class_folders, tmp_path / "two", *_options(changes))
     if launcher.startswith("torchrun"):

@@ -59,6 +59,15 @@ def test_plateau_by_hand() -> None:
     assert rates_at(rates, 0) == [0.2, 0.025]
 
 
+def test_patience_on_a_plateau() -> None:
+    rates = LRSchedule(optimiser(), "plateau", steps=1000, patience=2)
+    heard = []
+    for figure in [0.5, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4]:  # halved at the second, two do not count, then two again
+        rates.report(figure)
+        heard.append(rates_at(rates, 0)[0])
+    assert heard == 2 * [0.8] + 4 * [0.4] + [0.2]
+
+
 @pytest.mark.parametrize(("min_delta", "min_lr"), [(0, 0), (1.5, 0), (0, 0.02), (0.3, 0.01)])
 @pytest.mark.parametrize("seed", range(20))
 def test_plateau_as_torch_counts_it(seed: int, min_delta: float, min_lr: float) -> None:

@@ -8,6 +8,7 @@ from torch.optim import SGD, Adam, AdamW
 from lookalike import objectives
 from lookalike.models import Embedder, create_backbone, freeze
 from lookalike.training.optim import create_optimizer
+from lookalike.training.resolve import fill_in
 from lookalike.training.settings import Settings
 
 
@@ -54,6 +55,16 @@ def test_label_embeddings_do_not_have_the_rate_of_proxies(embedder: Embedder) ->
         Settings(label_lr=0)
 
 
+def test_nothing_in_ccp_has_a_rate_multiplier(embedder: Embedder) -> None:
+    margin = objectives.create("margin")
+    between = objectives.BetweenProxies(margin, 5, 8, 2)
+    asked = Settings(loss="margin", ccp=True, lr=1e-2, proxy_lr=None, pooling="average")
+    decided, _ = fill_in(asked, 5, pretrained=False, has_gpu=False)
+    groups = {group["name"]: group for group in create_optimizer(embedder, between, decided).param_groups}
+    assert set(groups["loss"]["params"]) == {between.proxies, margin.beta}
+    assert groups["loss"]["lr"] == pytest.approx(1e-2)
+
+
 def test_the_head_alone(embedder: Embedder) -> None:
     pairs = objectives.create("contrastive")
     optimiser = create_optimizer(embedder.head, pairs, settings())
@@ -72,9 +83,9 @@ def test_kinds(name: str, kind: type, embedder: Embedder) -> None:
         assert group["momentum"] == 0.8 if name == "sgd" else group["betas"] == (0.8, 0.95)
 
 
-def test_decay_is_coupled_in_adam_and_not_in_adamw() -> None:
-    # Without a gradient Adam sees the decay alone, and takes a step of lr; AdamW shrinks the weight by lr * decay.
-    for name, expected in (("adam", 1 - 1e-2), ("adamw", 1 - 1e-2 * 0.25)):
+def test_decay_is_coupled_in_adam_alone() -> None:
+    # Without a gradient Adam sees the decay alone, and takes a step of lr; the others shrink the weight by lr * decay.
+    for name, expected in (("adam", 1 - 1e-2), ("adamw", 1 - 1e-2 * 0.25), ("radam", 1 - 1e-2 * 0.25)):
         model = nn.Linear(2, 2, bias=False).double()
         nn.init.ones_(model.weight)
         optimiser = create_optimizer(model, nn.Module(), settings(optimiser=name))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_loop import settings
+from test_loop import CCP, settings
 
 from lookalike import objectives
 from lookalike.experiments.protocol import load_protocol, settings_for
@@ -53,6 +53,17 @@ def test_a_run_that_does_not_improve(class_folders: Path, tmp_path: Path) -> Non
         train(settings(class_folders, out, count_start=counts, start="glorot", lr=1e-12, evaluate_every=4))
         metrics = json.loads((out / "figures.json").read_text())
         assert (metrics["best_step"] == 0) == counts
+
+
+def test_the_first_problem_of_ccp_begins_with_the_first_step(class_folders: Path, tmp_path: Path) -> None:
+    """At a rate that changes nothing the first evaluation that counts is the best, and two more end the problem."""
+    for counts, steps in ((True, 4), (False, 6)):
+        out = tmp_path / str(counts)
+        changes = {**CCP, "ccp_patience": 2, "patience": None, "steps": 6, "freeze_batch_norm": True}
+        changes |= {"pooling": "average", "pooling_settings": {}}
+        train(settings(class_folders, out, count_start=counts, start="glorot", lr=1e-12, **changes))
+        first, *_ = json.loads((out / "figures.json").read_text())["problems"]
+        assert first["problem steps"] == steps
 
 
 def test_glorot_start(class_folders: Path, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lookalike.training.resolve import fill_in, require_resumable
+from lookalike import pooling
+from lookalike.training.resolve import fill_in, require_resumable, set_rates
 from lookalike.training.settings import FREE_ON_RESUME, Settings
 
 
@@ -54,6 +55,24 @@ def test_what_depends_on_weights_and_machine(
         assert notes[0].startswith("no GPU: the backbone stays frozen")
 
 
+def test_last_stages_train_gently_without_a_gpu() -> None:
+    settings, notes = fill_in(Settings(train_stages=2), 100, pretrained=True, has_gpu=False)
+    assert settings.freeze_backbone
+    assert not settings.head_only
+    assert notes[0].startswith("no GPU: the backbone stays frozen, the head and 2 stages are trained")
+    assert (settings.lr, settings.backbone_lr) == (None, None)  # until the head has started
+    for stages, rate in ((1, 1e-5), (2, 1e-5), (3, 1e-5)):
+        open_rates = decided(train_stages=stages)
+        set_now = set_rates(open_rates, 5e-5)
+        assert (set_now.lr, set_now.backbone_lr) == (5e-5, pytest.approx(rate / 5e-5))
+        assert set_rates(set_now, 1.0) == set_now
+    assert decided(train_stages=2, lr=1e-3).backbone_lr == 1.0
+    assert decided(train_stages=2, backbone_lr=0.5).backbone_lr == 0.5
+    assert decided(train_stages=2, start="random").backbone_lr == pytest.approx(0.01)  # of 1e-3
+    assert decided(train_stages=2, has_gpu=True).backbone_lr == 1.0
+    assert decided(train_stages=0).head_only
+
+
 def test_what_was_said_is_kept() -> None:
     said = {
         "freeze_backbone": False,
@@ -100,18 +119,47 @@ def test_proxies_have_their_own_rate_and_the_backbone_waits_for_them() -> None:
     assert decided(pretrained=False, loss="proxy-anchor").warm_up == 0  # which knows nothing yet
 
 
+def test_poolings_learn_faster_than_a_projection_that_keeps_its_start() -> None:
+    decided_later = decided()
+    assert decided_later.pooling_lr is None  # until the head has started
+    settings = set_rates(decided_later, 4e-5)
+    assert (settings.lr, settings.pooling_lr, settings.scalar_lr) == (4e-5, 25.0, 125.0)
+    assert set_rates(decided(scalar_lr=2.0), 4e-5).scalar_lr == 2.0
+    by_user = set_rates(decided(pooling_lr=3.0), 4e-5)
+    assert (by_user.pooling_lr, by_user.scalar_lr) == (3.0, None)
+    assert decided(lr=0.01).pooling_lr == decided(start="random").pooling_lr == 1.0
+
+
+def test_the_papers_settings_are_a_preset() -> None:
+    paper = decided(loss="proxy-anchor", preset="paper")
+    assert (paper.pooling_lr, paper.pooling_settings) == (1.0, {"sharpness": 0.5})
+    assert set_rates(paper, 4e-5).scalar_lr is None
+    assert decided(preset="paper").pooling_settings == {"sharpness": 5.0}
+
+
+def test_gsp_learns_how_much_it_selects() -> None:
+    default = decided().pooling_settings
+    assert default["learn_keep"]
+    assert default["learn_sharpness"]
+    layer = pooling.create("gsp", dim=8, **default)
+    assert (float(layer.sharpness.detach()), layer.radius) == (pytest.approx(10.0), 20.0)
+    for said in ({"sharpness": 5.0}, {"keep": 0.2}, {"num_prototypes": 64}):  # settings of a selection go together
+        assert decided(pooling_settings=said).pooling_settings == {"sharpness": 5.0, **said}
+    assert decided(zero_shot=0.1).pooling_settings == {"sharpness": 5.0}
+    assert decided(pooling="gem+gsp").pooling_settings == {"sharpness": 5.0}
+
+
 def test_presets() -> None:
     assert decided(loss="proxy-anchor", preset="sop").lr == 5e-6
     assert decided(loss="proxy-anchor", preset="cub").lr is None  # the start of the head decides
     assert decided(loss="proxy-anchor", preset="sop", lr=1.0).lr == 1.0
     assert decided(loss="proxy-anchor", preset="sop").pooling_settings["sharpness"] == 0.5
-    assert decided(loss="proxy-anchor").pooling_settings["sharpness"] == 5.0
+    assert decided(loss="proxy-anchor", pretrained=False).pooling_settings["sharpness"] == 5.0
     assert decided(loss="contrastive", preset="sop").pooling_settings["sharpness"] == 5.0
 
 
 def test_prototypes_start_from_data_one_way_or_the_other() -> None:
     assert decided(pretrained=False).pooling_settings == {"sharpness": 5.0, "init": "k-centre"}
-    assert decided(pretrained=True).pooling_settings == {"sharpness": 5.0}  # by the pca start
     assert decided(pooling="average").pooling_settings == {}
     settings = Settings(pooling_settings={"keep": 0.5})
     fill_in(settings, 10, pretrained=False, has_gpu=False)

@@ -3,10 +3,12 @@
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from lookalike._util.files import LOCK
 from lookalike._util.folder_lock import FolderInUse, FolderLock
@@ -82,3 +84,34 @@ def test_a_lock_excludes_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "a" / "b" / "file").touch()
     second.release()
     assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["file"]
+
+
+def test_a_lock_makes_the_folder_again_that_its_holder_has_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a" / "b"
+    acquire = FileLock.acquire
+    attempts = 0
+
+    def acquire_too_late(lock: FileLock) -> object:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:  # the holder ends, and its folder is empty
+            path.rmdir()
+            path.parent.rmdir()
+        return acquire(lock)
+
+    monkeypatch.setattr(FileLock, "acquire", acquire_too_late)
+    with FolderLock(path):
+        assert (path / LOCK).exists()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_waits_for_its_holder(tmp_path: Path) -> None:
+    first, second = FolderLock(tmp_path / "a" / "b"), FolderLock(tmp_path / "a" / "b", timeout=60)
+    first.acquire()
+    timer = threading.Timer(0.2, first.release)  # the folder is empty, and goes
+    timer.start()
+    with second:
+        assert (tmp_path / "a" / "b" / LOCK).exists()
+    timer.join()

@@ -12,9 +12,10 @@ from lookalike._util.signals import Stopped, StopRequest
 from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
 from lookalike.geometry import clip
+from lookalike.inference.feature_cache import FeatureCache
 from lookalike.models import Embedder, create_backbone
 from lookalike.training import model as module
-from lookalike.training.features import FeatureCache, FeatureFeed, PictureFeed
+from lookalike.training.features import FeatureFeed, PictureFeed
 from lookalike.training.model import create_embedder, start_head
 from lookalike.training.settings import Settings
 

@@ -55,7 +55,7 @@ def test_bad_values(name: str, value: Any, message: str) -> None:
         *((name, True, "must be a whole number, got True") for name in COUNTS),
         *((name, None, "must be a whole number, got None") for name in (*COUNTS, "seed")),
         *((name, "1e-4", "must be a number, got '1e-4'") for name in (*ABOVE_ZERO, "weight_decay")),
-        *((name, None, "must be a number") for name in ("backbone_lr", "pooling_lr", "median_norm", "weight_decay")),
+        *((name, None, "must be a number") for name in ("median_norm", "weight_decay")),
         *((name, "0.5", "must be a number, got '0.5'") for name in SHARES),
         *((name, "yes", "must be true or false, got 'yes'") for name in SWITCHES),
         *((name, 1, "must be true or false, got 1") for name in SWITCHES),

@@ -13,7 +13,9 @@ from lookalike.objectives.contrastive import Contrastive, ContrastiveDistance
 from lookalike.objectives.gather import Gathered
 from lookalike.objectives.libc import LIBC, MessagePassing
 from lookalike.objectives.library import Circle, LiftedStructure, Triplet
+from lookalike.objectives.lifted import LiftedStructureSong
 from lookalike.objectives.margin import Margin
+from lookalike.objectives.marked_pairs import KeptSimilarities, Labelled, MarkedPairs
 from lookalike.objectives.memory import CrossBatchMemory, with_memory
 from lookalike.objectives.multi_similarity import MultiSimilarity
 from lookalike.objectives.n_pair import NPair
@@ -34,7 +36,10 @@ __all__ = [
     "CrossBatchMemory",
     "Gathered",
     "Hints",
+    "KeptSimilarities",
+    "Labelled",
     "Loss",
+    "MarkedPairs",
     "MessagePassing",
     "Objective",
     "PairObjective",
@@ -55,6 +60,7 @@ _OBJECTIVES: dict[str, type[Objective]] = {
     "contrastive-distance": ContrastiveDistance,
     "libc": LIBC,
     "lifted-structure": LiftedStructure,
+    "lifted-structure-song": LiftedStructureSong,
     "margin": Margin,
     "multi-similarity": MultiSimilarity,
     "n-pair": NPair,
@@ -82,7 +88,7 @@ def create(
         name: One of ``names()`` or an alias: c1, c2, ms.
         classes: Number of training classes. Pair losses ignore it.
         dim: Size D of the embeddings. Pair losses ignore it.
-        preset: "cub", "cars", "inshop" or "sop" for the settings published for that dataset.
+        preset: "cub", "cars", "inshop" or "sop" for the settings published for that dataset; "paper" for the defaults.
         **settings: Keyword arguments of the objective's class. They override the preset.
 
     Returns:
@@ -140,7 +146,7 @@ def training_hints(name: str, preset: str | None = None) -> Hints:
 
     Args:
         name: One of ``names()`` or an alias.
-        preset: "cub", "cars", "inshop", "sop" or None.
+        preset: "cub", "cars", "inshop", "sop", "paper" or None.
 
     Examples:
         >>> training_hints("proxy-anchor", "sop")

@@ -1,8 +1,8 @@
-"""What every objective is: vectors and labels go in, one number to be made small comes out, and figures for the log.
+"""Base class of all objectives: embeddings and labels -> a loss and values for the log.
 
     objective(embeddings (B, D), labels (B,), attributes=None, pictures=None) -> Loss(value, parts)
 
-Computed in fp32 (fp64 for fp64 embeddings), also under autocast: exponents of 40 times a cosine are no place for bf16.
+Computed in fp32 (fp64 for fp64 embeddings), also under autocast: exponents of 40 times a cosine overflow in bf16.
 """
 
 from dataclasses import dataclass
@@ -23,28 +23,44 @@ class Loss(NamedTuple):
         parts: Scalars for the log, detached.
     """
 
-    value: Tensor  # scalar, differentiable
-    parts: dict[str, Tensor]  # scalars for the log, detached
+    value: Tensor
+    parts: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Hints:
-    """How the papers train with an objective. Suggestions for whoever sets up the run; nothing here is enforced."""
+    """How the papers train with an objective. Defaults for a run; nothing here is enforced.
 
-    per_class: int = 4  # pictures of each class in a batch
-    rate_multiplier: float = 1.0  # learning rate of the objective's own parameters, relative to the model's
-    warm_up: int = 0  # evaluation intervals in which only the embedding layer and the proxies are trained
-    sharpness: float = 5.0  # of generalized sum pooling
-    needs_classes: bool = False  # has parameters for each class: ``classes`` and ``dim`` must be given
-    learning_rate: float | None = None  # of the model, where it differs from the protocol's
+    Attributes:
+        per_class: Pictures of each class in a batch.
+        rate_multiplier: Learning rate of the objective's own parameters, relative to the model's.
+        warm_up: Evaluation intervals in which only the embedding layer and the proxies are trained.
+        sharpness: Of generalized sum pooling.
+        needs_classes: Has parameters for each class: ``classes`` and ``dim`` must be given.
+        learning_rate: Of the model, if it differs from the protocol's.
+    """
+
+    per_class: int = 4
+    rate_multiplier: float = 1.0
+    warm_up: int = 0
+    sharpness: float = 5.0
+    needs_classes: bool = False
+    learning_rate: float | None = None
 
 
 class Objective(nn.Module):
-    """Holds the settings and opens the door: a subclass says in ``compute`` what the loss is."""
+    """A loss of embeddings and labels; subclasses define it in ``compute``.
+
+    Attributes:
+        hints: How the papers train with it.
+        needs_attributes: Also takes the attributes of the pooling.
+        needs_raw: Takes the embeddings before they are normalised.
+        settings: Arguments of the constructor, for ``repr`` and copies.
+    """
 
     hints: ClassVar[Hints] = Hints()
-    needs_attributes: bool = False  # the pooling's, beside the embeddings
-    needs_raw: bool = False  # the embeddings before they are normalised
+    needs_attributes: bool = False
+    needs_raw: bool = False
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
@@ -57,25 +73,39 @@ class Objective(nn.Module):
         attributes: Tensor | None = None,
         pictures: Tensor | None = None,
     ) -> Loss:
-        """Embeddings (B, D), labels (B,) int64 and, for objectives that look at them, attributes (B, m) and pictures.
+        """Compute the loss of a batch.
 
-        pictures: (B,) int64, which picture each is, as by its place in the training set.
+        Args:
+            embeddings: (B, D).
+            labels: Classes (B,), int64.
+            attributes: (B, m), for objectives that use them.
+            pictures: Positions of the pictures in the training set (B,), int64, for objectives that use them.
+
+        Returns:
+            The loss and its parts.
+
+        Raises:
+            TypeError: If a tensor has the wrong dtype.
+            ValueError: If shapes do not match.
         """
         check_vectors("embeddings", embeddings, labels)
         check_pictures(pictures, len(embeddings))
-        known = {} if pictures is None else {"pictures": pictures}  # so that a compute without them will do
+        optional: dict[str, Tensor] = {}  # so that ``compute`` need not take pictures
+        if pictures is not None:
+            optional["pictures"] = pictures
         with without_autocast(embeddings.device):
-            attributes = None if attributes is None else precise(attributes)
-            return self.compute(precise(embeddings), labels, attributes, **known)
+            if attributes is not None:
+                attributes = precise(attributes)
+            return self.compute(precise(embeddings), labels, attributes, **optional)
 
     def compute(
         self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
     ) -> Loss:
-        """As ``forward``, of tensors that were checked, in full precision."""
+        """Compute the loss as ``forward``, of checked tensors in full precision."""
         raise NotImplementedError
 
     def proxy_parameters(self) -> list[nn.Parameter]:
-        """The vectors that stand for classes. Other parameters of an objective are not among them."""
+        """Return the parameters that are vectors of classes, without the objective's other parameters."""
         return []
 
     def extra_repr(self) -> str:

@@ -1,16 +1,15 @@
-"""Any pair loss between a batch and few vectors of each class: the problem that chance-constrained programming solves.
+"""Any pair loss between a batch and a few vectors of each class: the problem of chance-constrained programming.
 
     loss = l(batch, anchors) + in_batch * l(batch, batch)
 
-The anchors stand for the pictures s of a problem, some of each class. There are two kinds:
+The anchors stand for some pictures s of each class. There are two kinds:
 
-    BetweenSamples   they are f(s), what the model makes of those pictures at this very step, with gradients through
-                     them as through the batch: equation (3.2.10), the problem as it is stated. The batch grows by
-                     all those pictures, which is why it "is not practically applicable to large-scale problems".
-    BetweenProxies   they are free vectors that began as f(s) and are learnt along with the model: (3.2.11), which
-                     costs hardly more than the loss in the batch.
+    BetweenSamples   f(s), the embeddings of those pictures at this step, with gradients: equation (3.2.10). The batch
+                     grows by all of them, so it "is not practically applicable to large-scale problems".
+    BetweenProxies   free vectors that start as f(s) and are trained along with the model: (3.2.11). They cost little
+                     more than the loss in the batch.
 
-Every now and then somebody chooses other pictures (``lookalike.training.ccp``).
+``lookalike.training.ccp`` chooses the pictures.
 
 Reference: Gürbüz, Can and Alatan, "Deep Metric Learning with Chance Constraints", WACV 2024; the numbers are those of
 Gürbüz's thesis, which measures 97.21 MAP@R with proxies and 98.06 with samples on MNIST.
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from lookalike._util.checks import check_count
 from lookalike.geometry import clip
@@ -30,13 +30,17 @@ from lookalike.objectives.base import Hints, Loss, Objective, check_labels
 from lookalike.objectives.pairs import PairObjective
 
 Embed = Callable[[NDArray[np.int64]], Tensor]  # places in the training set (n,) -> vectors (n, D)
+INSIDE = 0.999  # largest norm at which proxies start
 
 
 class BetweenAnchors(Objective):
-    """What both kinds share: a subclass says in ``anchors`` where the vectors are.
+    """Pair loss between a batch and anchors; subclasses define where the anchors are.
 
-    objective: a pair loss.  classes: of the anchors.  per_class: how many each class has.
-    in_batch: weight of the same loss inside the batch; the authors' code takes 0.1, their algorithm none.
+    Args:
+        objective: A pair loss.
+        classes: Number of classes.
+        per_class: Anchors of each class.
+        in_batch: Weight of the same loss inside the batch; the authors' code uses 0.1, Algorithm 1 none.
     """
 
     anchor_labels: Tensor
@@ -67,21 +71,58 @@ class BetweenAnchors(Objective):
         return Loss(value + self.in_batch * inside, {**parts, "in batch": inside.detach()})
 
     def anchors(self, pictures: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Vectors (classes * per_class, D), class by class; where they are pictures of the batch, (B, those) or None"""
+        """Return the anchors of this step.
+
+        Args:
+            pictures: Positions of the batch in the training set (B,), or None.
+
+        Returns:
+            Vectors (classes * per_class, D), class by class, and a mask (B, classes * per_class) of the pairs that are
+            one picture, or None.
+        """
         raise NotImplementedError
 
     def choose(self, places: NDArray[np.int64], vectors: Tensor) -> None:
-        """Other pictures: places in the training set (classes, per_class), and their vectors (classes, per_class, D)"""
+        """Take new anchors.
+
+        Args:
+            places: Positions of their pictures in the training set (classes, per_class).
+            vectors: Embeddings of these pictures (classes, per_class, D).
+        """
         raise NotImplementedError
 
     def solution(self, embed: Embed) -> Tensor:
-        """A copy of the vectors as they are now (classes * per_class, D); ``embed`` gives those of pictures."""
+        """Return a copy of the current anchors (classes * per_class, D) as the loss compares them.
+
+        Args:
+            embed: Embeds pictures of the training set.
+        """
         raise NotImplementedError
+
+    def comparable(self, vectors: Tensor) -> Tensor:
+        """Return vectors (..., D) as the loss compares them: on the unit sphere if it normalises."""
+        if self.objective.normalise:
+            return normalize(vectors, dim=-1)
+        return vectors
+
+    def own_pictures(self, pictures: Tensor) -> Tensor | None:
+        """Return a mask (anchors, n) of the pictures (n,) that anchors are, or None."""
+        del pictures
+        return None
 
 
 class BetweenProxies(BetweenAnchors):
-    """dim: of the proxies. Where the pair loss takes vectors as they come, proxies are clipped to the unit ball as
-    CCP's embeddings are. The rest as above.
+    """Pair loss between a batch and trained proxies.
+
+    If the pair loss does not normalise, proxies are clipped to the unit ball, as CCP's embeddings are. They start just
+    inside of it: exactly on the sphere, the gradient of the clip is not defined.
+
+    Args:
+        objective: A pair loss.
+        classes: Number of classes.
+        dim: D.
+        per_class: Proxies of each class.
+        in_batch: Weight of the same loss inside the batch.
     """
 
     hints = Hints(needs_classes=True)
@@ -91,42 +132,61 @@ class BetweenProxies(BetweenAnchors):
     ) -> None:
         check_count("dim", dim)
         super().__init__(objective, classes, per_class, in_batch, dim=dim)
-        self.proxies = nn.Parameter(nn.functional.normalize(torch.randn(classes * per_class, dim)))
+        self.proxies = nn.Parameter(self._start(normalize(torch.randn(classes * per_class, dim))))
 
     def anchors(self, pictures: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the anchors (n, D) of this step, and the pictures (n,) they are of."""
-        del pictures  # a proxy was a picture once, and is none any more
-        return (self.proxies if self.objective.normalise else clip(self.proxies)), None
+        """Return the proxies (n, D), clipped unless the loss normalises them, and None."""
+        del pictures
+        if self.objective.normalise:
+            return self.proxies, None
+        return clip(self.proxies), None
 
     def proxy_parameters(self) -> list[nn.Parameter]:
         """Return the vectors that stand for classes."""
         return [self.proxies]
 
     def choose(self, places: NDArray[np.int64], vectors: Tensor) -> None:
-        """Take new proxies: positions of pictures, and their vectors (n, D)."""
+        """Take new proxies (classes, per_class, D)."""
         del places
         self.set_proxies(vectors)
 
     def solution(self, embed: Embed) -> Tensor:
-        """Return the vectors (n, D) of the proxies at the end of a problem."""
+        """Return a copy of the proxies (n, D), clipped or normalised as in the loss."""
         del embed
-        return self.proxies.detach().clone()
+        return self.comparable(self.proxies.detach()).clone()
+
+    def comparable(self, vectors: Tensor) -> Tensor:
+        """Return vectors (..., D) as the loss compares them: on the sphere if it normalises, else clipped."""
+        if self.objective.normalise:
+            return normalize(vectors, dim=-1)
+        return clip(vectors)
 
     @torch.no_grad()
     def set_proxies(self, vectors: Tensor) -> None:
-        """New proxies (classes, per_class, D), in place: an optimiser holds this very Parameter."""
-        self.proxies.copy_(vectors.reshape(self.proxies.shape))
+        """Set the proxies (classes, per_class, D) in place, because an optimizer holds this Parameter."""
+        self.proxies.copy_(self._start(vectors.reshape(self.proxies.shape)))
+
+    def _start(self, vectors: Tensor) -> Tensor:
+        if self.objective.normalise:
+            return vectors
+        return vectors / (torch.linalg.vector_norm(vectors, dim=-1, keepdim=True) / INSIDE).clamp(min=1)
 
 
 class BetweenSamples(BetweenAnchors):
-    """Before every call ``see`` must be given what the model makes of the pictures at ``places``.
+    """Pair loss between a batch and pictures that pass through the model at every step.
 
-    A picture is not compared with itself if the batch says which pictures it has. What a step costs: the forward and
-    backward pass of batch + classes * per_class pictures instead of the batch's alone; 26 times as many for a batch
-    of 32 with 8 samples of each of 100 classes.
+    Before every call, ``see`` must be given the embeddings of the pictures at ``places``. A picture is not compared
+    with itself if the positions of the batch are given. A step costs the forward and backward pass of batch +
+    classes * per_class pictures: 26 times as many for a batch of 32 with 8 samples of each of 100 classes.
+
+    Args:
+        objective: A pair loss.
+        classes: Number of classes.
+        per_class: Samples of each class.
+        in_batch: Weight of the same loss inside the batch.
     """
 
-    places: Tensor  # (classes * per_class,): which pictures, class by class; -1 until they are chosen
+    places: Tensor  # (classes * per_class,): positions in the training set, class by class; -1 until they are chosen
 
     def __init__(self, objective: PairObjective, classes: int, per_class: int = 8, in_batch: float = 0.0) -> None:
         super().__init__(objective, classes, per_class, in_batch)
@@ -134,23 +194,29 @@ class BetweenSamples(BetweenAnchors):
         self._seen: Tensor | None = None
 
     def see(self, vectors: Tensor) -> None:
-        """The samples' vectors (classes * per_class, D), with their graph, for one call."""
+        """Take the samples' embeddings (classes * per_class, D), with their graph, for the next call."""
         if len(vectors) != len(self.places):
             raise ValueError(f"there must be the vectors of all {len(self.places)} samples, got {len(vectors)}")
         self._seen = vectors
 
     def anchors(self, pictures: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the anchors (n, D) of this step, and the pictures (n,) they are of."""
+        """Return the embeddings that ``see`` was given, and which pictures of the batch they are."""
         if self._seen is None:
             raise ValueError("the samples must be seen anew before every call: see(model(samples))")
         vectors, self._seen = self._seen, None
-        return vectors, None if pictures is None else pictures.unsqueeze(1) == self.places
+        if pictures is None:
+            return vectors, None
+        return vectors, pictures.unsqueeze(1) == self.places
 
     def choose(self, places: NDArray[np.int64], vectors: Tensor) -> None:
-        """Take new proxies: positions of pictures, and their vectors (n, D)."""
-        del vectors  # they are made anew at every step
+        """Take the pictures at these positions (classes, per_class)."""
+        del vectors  # they are computed anew at every step
         self.places.copy_(torch.from_numpy(places.reshape(-1)))
 
     def solution(self, embed: Embed) -> Tensor:
-        """Return the vectors (n, D) of the proxies at the end of a problem."""
-        return embed(self.places.cpu().numpy())
+        """Return the current embeddings (n, D) of the samples, as the loss compares them."""
+        return self.comparable(embed(self.places.cpu().numpy()))
+
+    def own_pictures(self, pictures: Tensor) -> Tensor | None:
+        """Return a mask (samples, n) of the pictures (n,) that are samples."""
+        return self.places.unsqueeze(1) == pictures

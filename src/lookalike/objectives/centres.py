@@ -5,13 +5,15 @@ With the distances d_ij of the centres of different classes and their skewed mea
     CentreSpread     "mean"         -M(d_ij), or M(s_ij) of similarities: pushes where the knob leans to
                      "energy"       mean_{i != j} (d_ij + offset)^knob = M^knob, or mean -log(d_ij + offset) for knob 0
                      "energy-sum"   the same, summed over i != j
-    CentreCrowding   mean_i 1/gamma log sum_{j != i} exp(gamma (s_ij - delta))
+                     "hinge"        max(0, delta - M(d_ij)), or max(0, M(s_ij) - delta) of similarities
+    CentreCrowding   mean_i R1_i, or mean_i max(0, R1_i), R1_i = 1/gamma log sum_{j != i} exp(gamma (s_ij - delta))
 
 All of them are to be made small. One knob leads from the nearest centres (-inf) through energies (-2, -1, 0) and the
 plain mean distance (1) to the farthest centres (inf). SPREADS has settings by name, among them the published
 
     mhe-0, mhe-1, mhe-2   minimum hyperspherical energy: sum_{i != j} -log d_ij, 1 / d_ij, 1 / d_ij^2
     uniform-face          mean_{i != j} 1 / (1 + d_ij)
+    r2                    (mean_{i != j} max(0, s_ij)^8)^(1/8), R2 of the skewed-mean regularisers
 
 ``CentreSpread(proxies_of=objective, **SPREADS["mhe-1"])``; ``squared`` puts d^2 in the place of d.
 
@@ -25,7 +27,8 @@ get a dense gradient all the same, as large as they are; running means need none
 
 References: Liu et al., "Learning towards Minimum Hyperspherical Energy", NeurIPS 2018; Duan et al., "UniformFace", CVPR
 2019; CentreCrowding is R1 of the skewed-mean regularisers with (gamma, delta) = (sharpness, margin). Their R2, a power
-mean of similarities, is not defined for negative ones: it is taken over distances here.
+mean of similarities, is not defined for negative ones, which count as 0 here. The hinges are their constraints (9),
+(10) and v < delta: without a hinge, delta has no gradient.
 """
 
 from functools import partial
@@ -39,8 +42,17 @@ from torch.nn.functional import normalize
 
 from lookalike._util.checks import check_count
 from lookalike.objectives.base import Hints, Loss, Objective, check_labels
+from lookalike.objectives.between_proxies import BetweenProxies
 from lookalike.objectives.proxies import ProxyObjective
-from lookalike.skewed_means import SkewedMean, distances, log_exp_mean, mean_over_others, mean_over_pairs, similarities
+from lookalike.skewed_means import (
+    Measure,
+    SkewedMean,
+    distances,
+    log_exp_mean,
+    mean_over_others,
+    mean_over_pairs,
+    similarities,
+)
 
 SPREADS: dict[str, dict[str, Any]] = {
     "nearest": {"kind": "power", "knob": -inf},
@@ -48,9 +60,11 @@ SPREADS: dict[str, dict[str, Any]] = {
     "mhe-0": {"kind": "power", "knob": 0.0, "form": "energy-sum"},
     "mhe-1": {"kind": "power", "knob": -1.0, "form": "energy-sum"},
     "mhe-2": {"kind": "power", "knob": -2.0, "form": "energy-sum"},
+    "r2": {"kind": "power", "knob": 8.0, "over": "similarity"},
     "uniform-face": {"kind": "power", "knob": -1.0, "form": "energy", "offset": 1.0},
 }
-FORMS = ("mean", "energy", "energy-sum")
+ProxyOwner = ProxyObjective | BetweenProxies | nn.Parameter
+FORMS = ("mean", "energy", "energy-sum", "hinge")
 
 
 class Centres(NamedTuple):
@@ -62,19 +76,25 @@ class Centres(NamedTuple):
         classes: Scalar, the number of classes they stand for.
     """
 
-    vectors: Tensor  # (n, D)
-    present: Tensor | None  # (n,) bool: rows that are centres; None: all
-    classes: Tensor  # scalar: how many classes these stand for
+    vectors: Tensor
+    present: Tensor | None
+    classes: Tensor
 
 
 class CentreObjective(Objective):
-    """Where centres come from: a subclass says in ``measure`` what is to be made small.
+    """Provides the centres of classes; subclasses define the loss in ``measure``.
 
-    classes, dim: for running means. proxies_of: instead of them, an objective that has proxies, or a Parameter of your
-    own (classes, D) or (classes, some, D); they must be trained by somebody, this module does not count them among its
-    parameters. Several proxies of a class have their mean for a centre.
-    sample: how many classes to draw at each step; with running means, those of the batch come on top. None: all.
-    normalise: put embeddings and centres on the unit sphere.
+    Args:
+        classes: Number of classes, for running means.
+        dim: D, for running means.
+        settings: Settings of the subclass.
+        proxies_of: Instead of running means, the proxies of this proxy loss or of CCP's ``BetweenProxies``, or a
+            Parameter (classes, D) or (classes, some, D). They are not parameters of this module. The centre of several
+            proxies is their mean.
+        sample: Number of classes drawn at each step; running means add those of the batch. None: all.
+        momentum: Of the running means.
+        normalise: Project embeddings and centres onto the unit sphere.
+        seed: Seed of the draws.
     """
 
     hints = Hints(needs_classes=True)
@@ -87,7 +107,7 @@ class CentreObjective(Objective):
         dim: int | None = None,
         *,
         settings: dict[str, Any],
-        proxies_of: ProxyObjective | nn.Parameter | None = None,
+        proxies_of: ProxyOwner | None = None,
         sample: int | None = None,
         momentum: float = 0.9,
         normalise: bool = True,
@@ -147,11 +167,11 @@ class CentreObjective(Objective):
         """Different classes, by seed and step alone and in O(sample); None for all."""
         if self.sample is None or self.sample >= self.classes:
             return None
-        chance = np.random.default_rng([self.seed, self.step])
-        drawn = chance.choice(self.classes, self.sample, replace=False, shuffle=False)
+        rng = np.random.default_rng([self.seed, self.step])
+        drawn = rng.choice(self.classes, self.sample, replace=False, shuffle=False)
         return torch.from_numpy(drawn).to(device, non_blocking=True)
 
-    def _proxies(self, owner: ProxyObjective | nn.Parameter, like: Tensor) -> Centres:
+    def _proxies(self, owner: ProxyOwner, like: Tensor) -> Centres:
         proxies = _by_class(owner)
         drawn = self._draw(proxies.device)
         proxies = (proxies if drawn is None else proxies[drawn]).to(like.dtype)
@@ -187,11 +207,21 @@ class CentreObjective(Objective):
 
 
 class CentreSpread(CentreObjective):
-    """kind, knob: of the skewed mean; the knob may be -inf or inf, and for "k" it is K, of pairs.
-    over: "distance", or "similarity", where a large knob leans to the nearest and power means are not defined.
-    form: see above; energies are of distances, with a power mean and a knob of at most 0. Those of a knob far below -2
-    vary over so many powers of ten that the form "mean", with the same minimum, is the one to train with.
-    where: the centres, as ``CentreObjective`` takes them.
+    """A skewed mean of the distances, or similarities, between centres.
+
+    Args:
+        classes: Number of classes, for running means.
+        dim: D, for running means.
+        kind: "power", "log-exp" or "k", see ``lookalike.skewed_means``.
+        knob: Of the mean; may be -inf or inf. For "k" it is K, a number of pairs.
+        over: "distance", or "similarity", where a large knob leans to the nearest. Power means are of max(0, s), with a
+            knob above 0.
+        form: See the top of this file. Energies are of distances, with a power mean and a knob of at most 0. Far below
+            -2 they vary over many powers of ten: train with the form "mean", which has the same minimum.
+        squared: Take d^2 instead of d.
+        offset: Is added to the distances.
+        delta: For the form "hinge", the mean from which on nothing is pushed.
+        **where: The centres, as ``CentreObjective`` takes them.
     """
 
     def __init__(
@@ -205,6 +235,7 @@ class CentreSpread(CentreObjective):
         form: str = "mean",
         squared: bool = False,
         offset: float = 0.0,
+        delta: float | None = None,
         **where: Any,
     ) -> None:
         mean = SkewedMean(kind, knob)
@@ -212,16 +243,20 @@ class CentreSpread(CentreObjective):
             raise ValueError(f"over must be distance or similarity, got {over!r}")
         if form not in FORMS:
             raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
-        if over == "similarity" and kind == "power":
-            raise ValueError("a power mean of similarities, which may be negative, is not defined: take kind log-exp")
+        if over == "similarity" and kind == "power" and not knob > 0:
+            raise ValueError(f"a power mean of similarities, which may be 0, needs a knob above 0, got {knob}")
         if over == "similarity" and (squared or offset):
             raise ValueError(f"squared and offset are for distances, got squared={squared}, offset={offset}")
         if not (isfinite(offset) and offset >= 0):
             raise ValueError(f"offset must be finite and at least 0, got {offset}")
-        if form != "mean" and not (kind == "power" and -inf < knob <= 0):
+        if (form == "hinge") != (delta is not None):
+            raise ValueError(f"delta belongs to the form hinge, got delta={delta} with the form {form}")
+        if delta is not None and not isfinite(delta):
+            raise ValueError(f"delta must be finite, got {delta}")
+        if form.startswith("energy") and not (kind == "power" and -inf < knob <= 0):
             raise ValueError(f"an {form} needs kind power and a finite knob of at most 0, got {kind}, {knob}")
-        own = {"kind": kind, "knob": knob, "over": over, "form": form, "squared": squared, "offset": offset}
-        super().__init__(classes, dim, settings=own, **where)
+        settings = {"kind": kind, "knob": knob, "over": over, "form": form, "squared": squared, "offset": offset}
+        super().__init__(classes, dim, settings={**settings, "delta": delta}, **where)
         most = comb(min(self.sample or self.classes, self.classes), 2)
         if kind == "k" and abs(knob) > most:
             raise ValueError(f"the knob of a K-skewed mean must be at most the number of pairs, {most}, got {knob}")
@@ -230,17 +265,21 @@ class CentreSpread(CentreObjective):
         self.form = form
         self.squared = squared
         self.offset = offset
+        self.delta = delta
 
     def measure(self, centres: Centres) -> Loss:
         """Compute the loss of the centres."""
+        measure: Measure = partial(_shifted_distances, squared=self.squared, offset=self.offset)
         if self.over == "similarity":
-            mean = mean_over_pairs(centres.vectors, similarities, self.mean, present=centres.present)
-            return Loss(mean, {"mean": mean.detach()})
-        measure = partial(_shifted_distances, squared=self.squared, offset=self.offset)
+            measure = similarities if self.mean.kind != "power" else _positive_similarities
         mean = mean_over_pairs(centres.vectors, measure, self.mean, present=centres.present)
         parts = {"mean": mean.detach()}
+        sign = 1.0 if self.over == "similarity" else -1.0
+        if self.delta is not None:
+            pairs = (centres.classes > 1).to(mean.dtype)  # a single centre has no mean
+            return Loss((sign * (mean - self.delta)).clamp(min=0) * pairs, parts)
         if self.form == "mean":
-            return Loss(-mean, parts)
+            return Loss(sign * mean, parts)
         none = mean == 0  # pairs: distances have a floor
         mean = mean + none.to(mean.dtype)
         energy = (mean**self.mean.knob if self.mean.knob else -mean.log()).masked_fill(none, 0)
@@ -249,10 +288,15 @@ class CentreSpread(CentreObjective):
 
 
 class CentreCrowding(CentreObjective):
-    """How near each centre has others around it, by the log-exp of similarities: R1 as printed, over all centres.
+    """How close other centres are to each centre, by the log-exp of similarities: R1, the mean over all centres.
 
-    sharpness: above 0, inf for the nearest alone. margin: shifts the value only, R1 having no hinge.
-    where: the centres, as ``CentreObjective`` takes them.
+    Args:
+        classes: Number of classes, for running means.
+        dim: D, for running means.
+        sharpness: gamma, above 0; inf for the nearest centre alone.
+        margin: delta. Without the hinge it only shifts the value.
+        hinge: Push a centre only while its R1 is above 0.
+        **where: The centres, as ``CentreObjective`` takes them.
     """
 
     def __init__(
@@ -262,37 +306,47 @@ class CentreCrowding(CentreObjective):
         *,
         sharpness: float = 32.0,
         margin: float = 0.0,
+        hinge: bool = False,
         **where: Any,
     ) -> None:
         if not sharpness > 0:
             raise ValueError(f"sharpness must be above 0, got {sharpness}")
         if not isfinite(margin):
             raise ValueError(f"margin must be finite, got {margin}")
-        super().__init__(classes, dim, settings={"sharpness": sharpness, "margin": margin}, **where)
+        super().__init__(classes, dim, settings={"sharpness": sharpness, "margin": margin, "hinge": hinge}, **where)
         self.mean = SkewedMean("log-exp", sharpness)
         self.margin = margin
+        self.hinge = hinge
 
     def measure(self, centres: Centres) -> Loss:
         """Compute the loss of the centres."""
         means = mean_over_others(centres.vectors, similarities, self.mean, present=centres.present)
+        rivals = (centres.classes - 1).clamp(min=1).to(means.dtype)
+        shift = rivals.log() / self.mean.knob - self.margin
         mean = log_exp_mean(means, 0, weights=centres.present)
-        rivals = (centres.classes - 1).clamp(min=1).to(mean.dtype)
-        return Loss(mean + rivals.log() / self.mean.knob - self.margin, {"mean": mean.detach()})
+        if self.hinge:
+            pushed = (means + shift).clamp(min=0)
+            return Loss(log_exp_mean(pushed, 0, weights=centres.present), {"mean": mean.detach()})
+        return Loss(mean + shift, {"mean": mean.detach()})
 
 
 def _check_owner(owner: Any) -> None:
-    if not isinstance(owner, (ProxyObjective, nn.Parameter)):
+    if not isinstance(owner, ProxyOwner):
         raise TypeError(f"proxies_of must be an objective with proxies, or a Parameter, got {type(owner).__name__}")
     if isinstance(owner, nn.Parameter) and (owner.dim() not in (2, 3) or len(owner) < 2):
         shape = tuple(owner.shape)
         raise ValueError(f"proxies must be (classes, D) or (classes, some, D) of at least two classes, got {shape}")
 
 
-def _by_class(owner: ProxyObjective | nn.Parameter) -> Tensor:
+def _by_class(owner: ProxyOwner) -> Tensor:
     """Proxies (classes, some, D)."""
-    if isinstance(owner, ProxyObjective):
+    if not isinstance(owner, nn.Parameter):
         return owner.proxies.unflatten(0, (owner.classes, -1))
     return owner.unsqueeze(1) if owner.dim() == 2 else owner
+
+
+def _positive_similarities(rows: Tensor, columns: Tensor) -> Tensor:
+    return similarities(rows, columns).clamp(min=0)
 
 
 def _shifted_distances(rows: Tensor, columns: Tensor, *, squared: bool, offset: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""The weighted sum of objectives: each has a name, which its figures carry in the log.
+"""Weighted sum of named objectives; the names prefix their values in the log.
 
 value = sum_k weight_k * value_k          parts: {name: value_k, "name/part": ...}, unweighted
 """
@@ -13,7 +13,10 @@ from lookalike.objectives.base import Loss, Objective
 
 
 class Composed(Objective):
-    """parts: name -> (weight, objective). All of them see whatever is known of the batch.
+    """Weighted sum of objectives.
+
+    Args:
+        parts: Weight and objective by name. Every objective gets embeddings, labels, attributes and pictures.
 
     Examples:
         >>> from lookalike.objectives import create
@@ -43,14 +46,14 @@ class Composed(Objective):
             loss: Loss = objective(embeddings, labels, attributes, pictures)
             values.append(self.weights[name] * loss.value)
             parts[name] = loss.value.detach()
-            parts.update({f"{name}/{part}": figure for part, figure in loss.parts.items()})
+            for part, value in loss.parts.items():
+                parts[f"{name}/{part}"] = value
         return Loss(torch.stack(values).sum(), parts)
 
     def proxy_parameters(self) -> list[nn.Parameter]:
         """Return the vectors that stand for classes."""
-        return [
-            parameter
-            for objective in self.objectives.values()
-            if isinstance(objective, Objective)
-            for parameter in objective.proxy_parameters()
-        ]
+        parameters: list[nn.Parameter] = []
+        for objective in self.objectives.values():
+            if isinstance(objective, Objective):
+                parameters += objective.proxy_parameters()
+        return parameters

@@ -13,13 +13,18 @@ from torch import Tensor
 
 from lookalike._util.checks import check_range
 from lookalike.objectives.base import Loss
-from lookalike.objectives.pairs import PairObjective, Pairs, mean, share, total
+from lookalike.objectives.pairs import PairObjective, Pairs, chord, halfway, mean, share, total
 
 DUPLICATE = 1e-5  # positives nearer than this are taken for the same picture
 
 
 class Contrastive(PairObjective):
-    """C1. The sums are divided by the number of anchors, not of active pairs: larger batches weigh pairs more."""
+    """C1, contrastive loss on similarities. The sums are divided by the number of anchors, not of active pairs.
+
+    Args:
+        margin: Similarity above which negatives are pushed.
+        normalise: Project embeddings onto the unit sphere.
+    """
 
     def __init__(self, margin: float = 0.5, *, normalise: bool = True) -> None:
         check_range("margin", margin, -1, 1)
@@ -35,9 +40,19 @@ class Contrastive(PairObjective):
         negative = total(similarities, near) / len(similarities)
         return Loss(positive + negative, _parts(positive, negative, far, near, pairs))
 
+    def boundary(self) -> tuple[float, float]:
+        """Return beta and alpha: positives to distance 0, negatives to that of the margin on the sphere."""
+        return halfway(0.0, chord(self.margin))
+
 
 class ContrastiveDistance(PairObjective):
-    """C2. Positives and negatives are averaged apart, so that the few positives count as much as the many negatives."""
+    """C2, contrastive loss on distances. Positives and negatives are averaged separately and count alike.
+
+    Args:
+        positive_margin: Distance up to which positives are not pulled.
+        negative_margin: Distance from which negatives are not pushed.
+        normalise: Project embeddings onto the unit sphere.
+    """
 
     def __init__(self, positive_margin: float = 0.0, negative_margin: float = 0.5, *, normalise: bool = True) -> None:
         check_range("negative_margin", negative_margin, 0, None)
@@ -55,6 +70,10 @@ class ContrastiveDistance(PairObjective):
         positive = mean(distances - self.positive_margin, far)
         negative = mean(self.negative_margin - distances, near)
         return Loss(positive + negative, _parts(positive, negative, far, near, pairs))
+
+    def boundary(self) -> tuple[float, float]:
+        """Return beta and alpha, halfway between the margins."""
+        return halfway(self.positive_margin, self.negative_margin)
 
 
 def _parts(positive: Tensor, negative: Tensor, far: Tensor, near: Tensor, pairs: Pairs) -> dict[str, Tensor]:

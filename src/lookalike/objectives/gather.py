@@ -23,10 +23,13 @@ from lookalike.pooling.autograd import precise
 
 
 class Gathered(nn.Module):
-    """An objective on the joined batch. The model must be one whose gradients are averaged over the ranks, as by DDP.
+    """An objective on the joined batch of all processes. The model's gradients must be averaged over them, as by DDP.
 
-    Every rank brings equally many pictures. Before training call ``synchronise`` so that all start from the same
-    proxies; the same seed on every rank will do as well.
+    Every process needs the same number of pictures. Call ``synchronise`` before training, or use the same seed
+    everywhere, so that all start from the same proxies.
+
+    Args:
+        objective: Loss of the joined batch.
     """
 
     def __init__(self, objective: Objective) -> None:
@@ -64,9 +67,9 @@ class Gathered(nn.Module):
 
     @torch.no_grad()
     def average_gradients(self) -> None:
-        """After the backward pass, where nobody else averages the proxies' gradients.
+        """Average the gradients of the proxies over the processes, after the backward pass and if DDP does not.
 
-        They are equal but for rounding; this keeps rounding that differs between the ranks from adding up.
+        They differ by rounding only; averaging keeps these differences from adding up.
         """
         if world_size() > 1:
             for parameter in self.objective.parameters():
@@ -77,11 +80,13 @@ class Gathered(nn.Module):
 
 def world_size() -> int:
     """Return the number of processes, 1 without distributed training."""
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_world_size()
+    return 1
 
 
 def gather(values: Tensor) -> Tensor:
-    """(B, ...) of every rank -> (W B, ...), in the order of the ranks, without gradients."""
+    """Join the tensors (B, ...) of all W processes to (W B, ...), in their order, without gradients."""
     values = values.detach().contiguous()
     shares = [torch.empty_like(values) for _ in range(world_size())]
     distributed.all_gather(shares, values)
@@ -89,7 +94,7 @@ def gather(values: Tensor) -> Tensor:
 
 
 def gather_with_gradient(values: Tensor) -> Tensor:
-    """As ``gather``; in the backward pass W times the gradient of the own share, for DDP to take the mean of."""
+    """Join as ``gather``; the backward pass returns W times the gradient of the own share, which DDP averages."""
     joined: Tensor = _Gather.apply(values)
     return joined
 

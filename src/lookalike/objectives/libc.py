@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from lookalike._util.checks import check_count, check_range
 from lookalike._util.files import replacing
 from lookalike.geometry import clip
+from lookalike.models.weight_files import check_weights, read_weights, save_weights
 from lookalike.objectives.base import Hints, Loss, Objective, check_labels
 from lookalike.retrieval.rerank import nearest_others
 
@@ -342,9 +342,8 @@ class Finished(Objective):
 
 def save_messages(messages: MessagePassing, folder: Path) -> None:
     """Write a message-passing network to the folder of a run, completely or not at all."""
-    state = {name: value.detach().cpu().contiguous() for name, value in messages.state_dict().items()}
     with replacing(folder / MESSAGES) as unfinished:
-        save_file(state, unfinished, metadata={"settings": json.dumps(messages.settings)})
+        save_weights(messages.state_dict(), unfinished, settings=json.dumps(messages.settings))
 
 
 def load_messages(folder: Path) -> MessagePassing:
@@ -366,7 +365,9 @@ def load_messages(folder: Path) -> MessagePassing:
         with safe_open(path, "pt") as file:
             settings = json.loads(file.metadata()["settings"])
         messages = MessagePassing(**settings)
-        messages.load_state_dict(load_file(path))
+        weights = read_weights(path)
+        check_weights(path, weights)
+        messages.load_state_dict(weights)
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{path} is damaged or no message-passing network: {error}") from None
     return messages.eval()

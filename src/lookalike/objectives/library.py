@@ -7,8 +7,8 @@
                mean over the non-zero anchors, with w_p = max(0, 1 + relaxation - s_ap) and
                w_n = max(0, s_an + relaxation) held constant (Sun et al., CVPR 2020)
 
-We say which pairs there are and how far apart they lie, the library does the rest. It is imported when the first of
-them is made.
+The pairs and their distances are computed here, the losses by the library. It is imported when the first of them is
+created.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lookalike._util.checks import check_range
 from lookalike.objectives.base import Loss
-from lookalike.objectives.pairs import PairObjective, Pairs, share
+from lookalike.objectives.pairs import PairObjective, Pairs, halfway, share
 
 
 class Triplet(PairObjective):
@@ -62,6 +62,7 @@ class LiftedStructure(PairObjective):
 
         check_range("negative_margin", negative_margin, 0, None)
         super().__init__(positive_margin=positive_margin, negative_margin=negative_margin, normalise=normalise)
+        self.margins = positive_margin, negative_margin
         self.loss: nn.Module = GeneralizedLiftedStructureLoss(
             pos_margin=positive_margin, neg_margin=negative_margin, distance=_distance()
         )
@@ -70,9 +71,20 @@ class LiftedStructure(PairObjective):
         """Compute the loss of all pairs."""
         return Loss(_value(self.loss, pairs, _both_kinds(pairs)), {})
 
+    def boundary(self) -> tuple[float, float]:
+        """Return beta and alpha, halfway between the margins."""
+        return halfway(*self.margins)
+
 
 class Circle(PairObjective):
-    """scale: the paper's gamma.  relaxation: its m. Cosines only: the weights are made for their range."""
+    """Circle loss, by pytorch-metric-learning; the formula stands at the top of this file.
+
+    It always compares cosines, because its weights are made for their range.
+
+    Args:
+        scale: gamma in the paper.
+        relaxation: m in the paper.
+    """
 
     def __init__(self, scale: float = 80.0, relaxation: float = 0.4) -> None:
         from pytorch_metric_learning.losses import CircleLoss

@@ -17,7 +17,14 @@ from lookalike.objectives.pairs import PairObjective, Pairs, share, total
 
 
 class Margin(PairObjective):
-    """margin: half the width of the gap.  beta: where the boundary starts.  learn_beta: False keeps it there."""
+    """Margin loss; the formula stands at the top of this file.
+
+    Args:
+        margin: Half the width of the gap between positive and negative distances.
+        beta: Initial boundary.
+        learn_beta: Train the boundary.
+        normalise: Project embeddings onto the unit sphere.
+    """
 
     hints = Hints(rate_multiplier=100.0)  # at the model's rate of 1e-5 Adam would not move beta at all
 
@@ -49,3 +56,7 @@ class Margin(PairObjective):
             "beta": beta.detach().clone(),
         }
         return Loss(positive + negative, parts)
+
+    def boundary(self) -> tuple[float, float]:
+        """Return beta as it is now, and the margin."""
+        return float(self.beta.detach()), self.margin

@@ -14,11 +14,19 @@ import torch
 
 from lookalike._util.checks import check_range
 from lookalike.objectives.base import Loss
-from lookalike.objectives.pairs import PairObjective, Pairs, log_one_plus_sum_exp, share
+from lookalike.objectives.pairs import PairObjective, Pairs, chord, halfway, log_one_plus_sum_exp, share
 
 
 class MultiSimilarity(PairObjective):
-    """Multi-similarity loss with its mining of pairs; the formula stands at the top of this file."""
+    """Multi-similarity loss; the formula stands at the top of this file.
+
+    Args:
+        alpha: Sharpness over positives.
+        beta: Sharpness over negatives.
+        base: Similarity that separates positives from negatives; lambda in the paper.
+        mining: epsilon of the miner; None: all pairs count.
+        normalise: Project embeddings onto the unit sphere.
+    """
 
     def __init__(
         self,
@@ -57,3 +65,7 @@ class MultiSimilarity(PairObjective):
             parts["active positives"] = share(hard_positive, pairs.positive)
             parts["active negatives"] = share(hard_negative, pairs.negative)
         return Loss(positive + negative, parts)
+
+    def boundary(self) -> tuple[float, float]:
+        """Return beta and alpha: both are the distance of ``base`` on the sphere, so positives go to distance 0."""
+        return halfway(0.0, 2 * chord(self.base))

@@ -15,7 +15,12 @@ from lookalike.objectives.pairs import PairObjective, Pairs, mean
 
 
 class NPair(PairObjective):
-    """N-pair loss; the formula stands at the top of this file."""
+    """N-pair loss; the formula stands at the top of this file.
+
+    Args:
+        scale: Multiplies the dot products.
+        normalise: Project embeddings onto the unit sphere.
+    """
 
     hints = Hints(per_class=2)
 

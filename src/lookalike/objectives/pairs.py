@@ -1,9 +1,10 @@
-"""What the pair losses share: which pairs there are, how near they lie, and means over some of them.
+"""Base class of the pair losses, the pairs of a batch, and means over some of them.
 
-Everything is a (B, R) matrix with masks, so that shapes do not depend on the data and a GPU need not be waited for.
-A reference is another picture of the batch, a memory's, or a proxy. The same picture on both sides is never a pair.
+Everything is a (B, R) matrix with masks: shapes do not depend on the data, so nothing waits for a GPU. A reference is
+another picture of the batch, an entry of a memory, or a proxy. A picture is no pair with itself.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -26,12 +27,12 @@ class Pairs(NamedTuple):
         negative: (B, R) bool, the labels differ.
     """
 
-    anchors: Tensor  # (B, D), normalised if the objective says so
-    references: Tensor  # (R, D), likewise
-    labels: Tensor  # (B,)
-    reference_labels: Tensor  # (R,)
-    positive: Tensor  # (B, R) bool: the labels agree and the pictures differ
-    negative: Tensor  # (B, R) bool: the labels differ
+    anchors: Tensor
+    references: Tensor
+    labels: Tensor
+    reference_labels: Tensor
+    positive: Tensor
+    negative: Tensor
 
     @property
     def similarities(self) -> Tensor:
@@ -48,9 +49,11 @@ class Pairs(NamedTuple):
 
 
 class PairObjective(Objective):
-    """A loss on pairs of vectors: a subclass says in ``compare`` what it is.
+    """A loss on pairs of vectors; subclasses define it in ``compare``.
 
-    normalise: compare directions (cosine, or distance on the unit sphere); False takes the vectors as they come.
+    Args:
+        normalise: Project vectors onto the unit sphere; False: compare them as they are.
+        **settings: Settings of the subclass.
     """
 
     def __init__(self, *, normalise: bool, **settings: Any) -> None:
@@ -74,9 +77,17 @@ class PairObjective(Objective):
         reference_labels: Tensor,
         same: Tensor | None = None,
     ) -> Loss:
-        """The loss of anchors (B, D) against references (R, D) with their labels, instead of within the batch.
+        """Compute the loss of anchors against references, instead of within the batch.
 
-        same: (B, R) bool, True where both are the same picture; such pairs are left out.
+        Args:
+            embeddings: Anchors (B, D).
+            labels: Their classes (B,).
+            references: (R, D).
+            reference_labels: Their classes (R,).
+            same: (B, R) bool, True where both are the same picture; such pairs are left out.
+
+        Returns:
+            The loss and its parts.
         """
         check_vectors("embeddings", embeddings, labels)
         check_vectors("references", references, reference_labels)
@@ -97,6 +108,14 @@ class PairObjective(Objective):
         """Compute the loss of all pairs."""
         raise NotImplementedError
 
+    def boundary(self) -> tuple[float, float]:
+        """Return beta and alpha of the generalized contrastive loss max(0, +-(d - beta) + alpha) next to this loss.
+
+        Positives are pulled below beta - alpha and negatives pushed beyond beta + alpha. A loss without margins on
+        single pairs has those of C1: positives to 0, negatives to 1. alpha is above 0.
+        """
+        return halfway(0.0, 1.0)
+
 
 def _pair_up(
     anchors: Tensor, labels: Tensor, references: Tensor, reference_labels: Tensor, same: Tensor | None
@@ -106,23 +125,35 @@ def _pair_up(
     return Pairs(anchors, references, labels, reference_labels, positive, negative)
 
 
+def halfway(positive_margin: float, negative_margin: float) -> tuple[float, float]:
+    """Return the middle of two distances, and half of their difference; of 0 and 1 if the first is not smaller."""
+    if positive_margin >= negative_margin:
+        return 0.5, 0.5
+    return (negative_margin + positive_margin) / 2, (negative_margin - positive_margin) / 2
+
+
+def chord(cosine: float) -> float:
+    """Return the distance of two unit vectors with this cosine."""
+    return math.sqrt(max(0.0, 2 - 2 * cosine))
+
+
 def total(values: Tensor, chosen: Tensor) -> Tensor:
-    """The sum of the chosen values; 0, but part of the graph, if there are none."""
+    """Sum the chosen values; 0, but part of the graph, if there are none."""
     return torch.where(chosen, values, 0).sum()
 
 
 def mean(values: Tensor, chosen: Tensor) -> Tensor:
-    """The mean of the chosen values; 0, but part of the graph, if there are none."""
+    """Average the chosen values; 0, but part of the graph, if there are none."""
     return total(values, chosen) / chosen.sum().clamp(min=1)
 
 
 def share(active: Tensor, of: Tensor) -> Tensor:
-    """How many of the pairs take part, as a fraction."""
+    """Return the share of the pairs that are active."""
     return (active & of).sum() / of.sum().clamp(min=1)
 
 
 def log_one_plus_sum_exp(exponents: Tensor, chosen: Tensor, dim: int) -> Tensor:
-    """log(1 + sum of exp over the chosen) along ``dim``, without overflow; 0 where none is chosen."""
+    """Compute log(1 + sum of exp over the chosen) along ``dim``, without overflow; 0 where none is chosen."""
     exponents = exponents.masked_fill(~chosen, -torch.inf)
     one = torch.zeros_like(exponents.narrow(dim, 0, 1))
     return torch.logsumexp(torch.cat([exponents, one], dim), dim)

@@ -10,6 +10,7 @@ from typing import Any
 from lookalike.objectives.base import Hints
 
 DATA_SETS = ("cub", "cars", "inshop", "sop")
+PAPER = "paper"  # the papers' training with the defaults of the loss, for data sets that they do not have
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "contrastive": {
@@ -92,5 +93,6 @@ def preset_hints(name: str, hints: Hints, preset: str | None) -> Hints:
 
 
 def _check(preset: str) -> None:
-    if preset not in DATA_SETS:
-        raise ValueError(f"there is no preset {preset!r}; there are: {', '.join(DATA_SETS)}, or None for the defaults")
+    names = (*DATA_SETS, PAPER)
+    if preset not in names:
+        raise ValueError(f"there is no preset {preset!r}; there are: {', '.join(names)}, or None for the defaults")

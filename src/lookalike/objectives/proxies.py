@@ -25,7 +25,14 @@ from lookalike.objectives.pairs import log_one_plus_sum_exp
 
 
 class ProxyObjective(Objective):
-    """Proxies (classes * per_class, dim), those of a class in successive rows, and cosines to them."""
+    """Base class of the proxy losses; subclasses define the loss in ``classify``.
+
+    Args:
+        classes: Number of classes.
+        dim: D.
+        proxies: Number of proxies; those of a class are in successive rows.
+        **settings: Settings of the subclass.
+    """
 
     hints = Hints(per_class=1, rate_multiplier=100.0, warm_up=1, sharpness=0.5, needs_classes=True)
 
@@ -39,12 +46,12 @@ class ProxyObjective(Objective):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Random proxies. Only their directions matter; their length sets how fast the optimiser turns them."""
+        """Draw the proxies. Only their directions matter; their length sets how fast the optimizer turns them."""
         with torch.no_grad():
             nn.init.normal_(self.proxies, std=0.125)
 
     def cosines(self, embeddings: Tensor) -> Tensor:
-        """(B, D) -> (B, proxies)"""
+        """Compute the cosines (B, proxies) of embeddings (B, D) and proxies."""
         return normalize(embeddings) @ normalize(self.proxies.to(embeddings.dtype)).T
 
     def proxy_parameters(self) -> list[nn.Parameter]:
@@ -99,7 +106,13 @@ class ProxyAnchor(ProxyObjective):
 
 
 class ProxyNCA(ProxyObjective):
-    """scale: multiplies the squared distances; vectors of length 3 instead of 1, as some have it, are scale 9."""
+    """ProxyNCA loss; the formula stands at the top of this file.
+
+    Args:
+        classes: Number of classes.
+        dim: D.
+        scale: Multiplies the squared distances; vectors of length 3, as in some code, are scale 9.
+    """
 
     def __init__(self, classes: int, dim: int, scale: float = 1.0) -> None:
         check_range("scale", scale, 0, None)
@@ -116,7 +129,13 @@ class ProxyNCA(ProxyObjective):
 
 
 class ProxyNCAPlusPlus(ProxyObjective):
-    """temperature: divides the cosine. Of a squared distance, 2 - 2 s, it would be twice as much."""
+    """ProxyNCA++ loss; the formula stands at the top of this file.
+
+    Args:
+        classes: Number of classes.
+        dim: D.
+        temperature: Divides the cosine. For a squared distance, 2 - 2 s, it would be twice as large.
+    """
 
     def __init__(self, classes: int, dim: int, temperature: float = 0.11) -> None:
         check_range("temperature", temperature, 0, None)

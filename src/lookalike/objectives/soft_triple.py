@@ -20,7 +20,17 @@ SMALLEST = 1e-5  # under the root, as the authors have it: there the root of 0 h
 
 
 class SoftTriple(ProxyObjective):
-    """SoftTriple loss; the formula stands at the top of this file."""
+    """SoftTriple loss; the formula stands at the top of this file.
+
+    Args:
+        classes: Number of classes.
+        dim: D.
+        scale: lambda in the paper.
+        gamma: Temperature over the centres of a class.
+        merge: tau in the paper, weight of the distances between the centres of a class.
+        margin: delta in the paper.
+        centres_per_class: Number of centres of each class.
+    """
 
     def __init__(
         self,

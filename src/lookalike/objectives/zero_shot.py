@@ -30,13 +30,17 @@ STIR = 1_350_490_027
 
 
 class ZeroShot(Objective):
-    """classes, dim: how many label embeddings, and their size, which in the papers is that of the embeddings.
+    """Cross-batch zero-shot loss; the formula stands at the top of this file.
 
-    printed: the sum of the two halves' means, as the papers print it; set scale to 1 as well. Otherwise the mean over
-    the batch, as in the authors' code.
+    A batch of one class cannot be split. Its loss is 0 without gradients; the log counts it as ``skipped``.
 
-    A batch of one class cannot be split: its loss is 0 and has no gradients, as ``skipped`` in the log and
-    ``skipped_share`` afterwards tell.
+    Args:
+        classes: Number of label embeddings.
+        dim: Their size, which in the papers is that of the embeddings.
+        ridge: Strength of the ridge.
+        scale: Of the logits.
+        printed: Take the sum of the two halves' means, as the papers print it; set scale to 1 as well. Otherwise the
+            mean over the batch, as in the authors' code.
 
     Examples:
         >>> labels, attributes = torch.tensor([0, 0, 1, 3]), torch.rand(4, 16).softmax(1)
@@ -72,7 +76,7 @@ class ZeroShot(Objective):
 
     @property
     def skipped_share(self) -> float:
-        """Of the batches seen in training, the share that had only one class. Waits for the device."""
+        """Share of the training batches that had only one class. Waits for the device."""
         return float(self.skipped) / max(1, int(self.steps))
 
     def proxy_parameters(self) -> list[nn.Parameter]:
@@ -107,12 +111,17 @@ class ZeroShot(Objective):
 
 
 def split_by_class(labels: Tensor) -> Tensor:
-    """Labels (B,) -> which pictures are of the first half (B,) bool. No class is in both; none is if there is but one.
+    """Split a batch in two halves without common classes.
 
-    The classes are lined up and the line is cut at the border between two of them that is nearest to its middle, so
-    the halves differ by no more than the pictures of one class. The order of the line is a function of the labels,
-    whatever order they come in: every process must cut the joined batch alike, and their random numbers differ. Yet
-    it is stirred by the sum of the labels, lest neighbours in the list of classes meet the same fate in every batch.
+    The classes are sorted, and the row of pictures is cut between two classes, as near to the middle as possible. The
+    order depends on the labels only, because every process must split the joined batch alike. It varies with the sum
+    of the labels, so that neighbouring classes are not always in the same half.
+
+    Args:
+        labels: Classes (B,).
+
+    Returns:
+        (B,) bool, True for the first half; all False if there is only one class.
     """
     stir = (labels.sum() % (PRIME - 1) + 1) * STIR % PRIME
     place = (labels + 1) * stir % PRIME
@@ -122,12 +131,20 @@ def split_by_class(labels: Tensor) -> Tensor:
 
 
 def predict_across(attributes: Tensor, targets: Tensor, first: Tensor, ridge: float) -> Tensor:
-    """Attributes (B, m), targets (B, D), first (B,) bool -> targets of each half by the ridge regression of the other.
+    """Predict the targets of each half by the ridge regression of the other half.
 
-    Two factorisations of size m, or a single one of size B.
+    Args:
+        attributes: (B, m).
+        targets: (B, D).
+        first: (B,) bool, True for the first half.
+        ridge: Strength of the ridge.
+
+    Returns:
+        Predicted targets (B, D).
     """
-    solve = _primal if attributes.shape[1] < len(attributes) else _dual
-    return solve(attributes, targets, first, ridge)
+    if attributes.shape[1] < len(attributes):
+        return _primal(attributes, targets, first, ridge)  # two factorisations of size m
+    return _dual(attributes, targets, first, ridge)  # one of size B
 
 
 def _primal(attributes: Tensor, targets: Tensor, first: Tensor, ridge: float) -> Tensor:

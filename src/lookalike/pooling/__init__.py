@@ -21,7 +21,7 @@ from lookalike.pooling.per_channel import (
 from lookalike.pooling.per_prototype import NetVladPool, OptimalTransportPool
 from lookalike.pooling.top_k import transport_top_k
 from lookalike.pooling.transport import Transport, partial_transport
-from lookalike.pooling.with_gsp import GemWithGsp, MaxWithGsp
+from lookalike.pooling.with_gsp import GemWithGsp, MaxWithGsp, WeightedMaxWithGsp
 
 __all__ = [
     "AttentionPool",
@@ -48,6 +48,7 @@ __all__ = [
     "SmkPool",
     "SolarPool",
     "Transport",
+    "WeightedMaxWithGsp",
     "WeldonPool",
     "create",
     "find",
@@ -78,6 +79,7 @@ _POOLINGS: dict[str, type[Pooling]] = {
     "simpool": SimPool,
     "smk": SmkPool,
     "solar": SolarPool,
+    "weighted-max+gsp": WeightedMaxWithGsp,
     "weldon": WeldonPool,
 }
 

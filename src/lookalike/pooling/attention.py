@@ -35,6 +35,7 @@ class AttentionPool(Pooling):
     """
 
     shown = ("hidden", "temperature")
+    is_weighted_sum = True
 
     def __init__(self, dim: int, *, hidden: int | None = None, temperature: float = 1.0) -> None:
         super().__init__(dim)
@@ -83,6 +84,7 @@ class DelfPool(Pooling):
 
     on_backbone = True
     shown = ("hidden", "unit_features")
+    is_weighted_sum = True
 
     def __init__(self, dim: int, *, hidden: int = 512, unit_features: bool = True) -> None:
         super().__init__(dim)
@@ -93,10 +95,14 @@ class DelfPool(Pooling):
 
     def _pool(self, bags: Tensor, mask: Tensor | None) -> Pooled:
         scores = linear(self.score, linear(self.inner, bags).relu())
-        if self.unit_features:
-            bags = normalize(bags, dim=-1, eps=1e-6)
-        vector = mean_of_present(softplus(scores) * bags, mask)
+        vector = mean_of_present(softplus(scores) * self._values(bags, mask, (0, 0)), mask)
         return pooled(vector, softmax_of_present(_log_softplus(scores.squeeze(-1)), mask))
+
+    def _values(self, bags: Tensor, mask: Tensor | None, grid: tuple[int, int]) -> Tensor:
+        del mask, grid
+        if self.unit_features:
+            return normalize(bags, dim=-1, eps=1e-6)
+        return bags
 
 
 class SimPool(Pooling):
@@ -130,13 +136,13 @@ class SimPool(Pooling):
         if power is not None:
             check_range("power", power, 0, None)
         self.power = power
+        self.is_weighted_sum = power is None
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.query = nn.Linear(dim, dim, bias=False)
         self.key = nn.Linear(dim, dim, bias=False)
 
     def _pool(self, bags: Tensor, mask: Tensor | None) -> Pooled:
-        scale, shift = self.norm.weight.to(bags.dtype), self.norm.bias.to(bags.dtype)
-        normed = layer_norm(bags, (self.dim,), scale, shift, self.norm.eps)
+        normed = self._values(bags, mask, (0, 0))
         query = linear(self.query, mean_of_present(bags, mask)).unsqueeze(-1)
         scores = (linear(self.key, normed) @ query).squeeze(-1) * self.dim**-0.5
         log_weights = softmax_of_present(scores, mask, log=True)
@@ -146,6 +152,11 @@ class SimPool(Pooling):
         # In logarithms: a power of a value near 1e-6 leaves the range of fp32, and its root has no gradient.
         terms = log_weights.unsqueeze(-1) + self.power * _above_minimum(normed, mask).log()
         return pooled((terms.logsumexp(1) / self.power).exp(), weights)
+
+    def _values(self, bags: Tensor, mask: Tensor | None, grid: tuple[int, int]) -> Tensor:
+        del mask, grid
+        scale, shift = self.norm.weight.to(bags.dtype), self.norm.bias.to(bags.dtype)
+        return layer_norm(bags, (self.dim,), scale, shift, self.norm.eps)
 
 
 def _log_softplus(scores: Tensor) -> Tensor:

@@ -1,8 +1,10 @@
 """Attention blocks of known networks as poolings: CBAM, GSoP and SOLAR. Each refines the features before a mean."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv1d, conv2d, logsigmoid
+from torch.nn.functional import adaptive_avg_pool2d, conv1d, conv2d, interpolate, logsigmoid
 
 from lookalike._util.checks import check_count
 from lookalike.pooling.base import Pooled, Pooling, pooled
@@ -39,6 +41,7 @@ class CbamPool(Pooling):
     on_backbone = True
     needs_map = True
     shown = ("reduction", "kernel")
+    is_weighted_sum = True
 
     def __init__(self, dim: int, *, reduction: int = 16, kernel: int = 7) -> None:
         super().__init__(dim)
@@ -51,12 +54,16 @@ class CbamPool(Pooling):
         self.norm = PresentBatchNorm(1, momentum=0.01)
 
     def _pool_map(self, bags: Tensor, mask: Tensor | None, grid: tuple[int, int]) -> Pooled:
-        refined = bags * self._channel_gates(bags, mask).unsqueeze(1)
+        refined = self._values(bags, mask, grid)
         maps = torch.stack((refined.amax(-1), refined.mean(-1)), 1).unflatten(2, grid)
         scores = conv2d(maps, self.convolution.weight.to(maps.dtype), padding=self.kernel // 2).flatten(1)
         scores = self.norm(scores.unsqueeze(-1), mask)
         vector = mean_of_present(refined * scores.sigmoid(), mask)
         return pooled(vector, softmax_of_present(logsigmoid(scores).squeeze(-1), mask))
+
+    def _values(self, bags: Tensor, mask: Tensor | None, grid: tuple[int, int]) -> Tensor:
+        del grid
+        return bags * self._channel_gates(bags, mask).unsqueeze(1)
 
     def _channel_gates(self, bags: Tensor, mask: Tensor | None) -> Tensor:
         mean = mean_of_present(bags, mask)
@@ -75,13 +82,24 @@ class GsopPool(Pooling):
         gates = sigmoid(E s + e)                                  4 d -> D
         vector = gates * 1/n sum_j feature_j
 
-    Reference: Gao, Xie, Wang and Li, "Global Second-Order Pooling Convolutional Networks", CVPR 2019, with d = 128.
-    This is the channel block of their code, as in GSoP-Net1 before the last average, with its biases, batch norms and
-    initialisation.
+    With ``spatial`` there are also gates for the positions, from the covariance of the positions of a map of
+    side x side over the d channels, with layers of their own and a relu around s. The larger of both counts:
+
+        vector = 1/n sum_j max(gates * feature_j, position_gate_j * relu(feature_j))
+
+    A map of another size is averaged to side x side, and each gate is used for the positions nearest to it.
+
+    Reference: Gao, Xie, Wang and Li, "Global Second-Order Pooling Convolutional Networks", CVPR 2019, with d = 128 and
+    side 8. This is the channel block of their code, as in GSoP-Net1 before the last average, with its biases, batch
+    norms and initialisation. "Generalized Sum Pooling for Metric Learning" (ICCV 2023) compares with both blocks
+    fused by the maximum, after the projection, on the whole map, and with second moments in place of the covariance.
 
     Args:
         dim: Size D of the local features.
         reduced: The number d of channels in the covariance.
+        spatial: Add the gates for the positions. The pooling then comes after the projection and takes no mask.
+        side: Side of the map whose positions get gates.
+        centred: Subtract the mean for the covariance; else the second moments 1/n sum_j z_j z_j^T take its place.
 
     Examples:
         >>> pool = GsopPool(dim=16, reduced=4)
@@ -91,28 +109,64 @@ class GsopPool(Pooling):
 
     on_backbone = True
     has_weights = False
-    shown = ("reduced",)
+    shown = ("reduced", "spatial", "side", "centred")
 
-    def __init__(self, dim: int, *, reduced: int = 128) -> None:
+    def __init__(
+        self, dim: int, *, reduced: int = 128, spatial: bool = False, side: int = 8, centred: bool = True
+    ) -> None:
         super().__init__(dim)
         check_count("reduced", reduced)
-        self.reduced = reduced
+        check_count("side", side)
+        self.reduced, self.spatial, self.side, self.centred = reduced, spatial, side, centred
+        self.on_backbone, self.needs_map = not spatial, spatial
         self.reduce = nn.Linear(dim, reduced)
         self.norm = PresentBatchNorm(reduced)
-        self.row_norm = PresentBatchNorm(reduced)
-        self.rows = nn.Conv1d(reduced, PER_ROW * reduced, kernel_size=reduced, groups=reduced)
-        self.expand = nn.Linear(PER_ROW * reduced, dim)
-        for layer in (self.reduce, self.rows, self.expand):
+        self.row_norm, self.rows, self.expand = _gate_layers(reduced, dim)
+        layers: list[nn.Linear | nn.Conv1d] = [self.reduce, self.rows, self.expand]
+        if spatial:
+            self.spatial_reduce = nn.Linear(dim, reduced)
+            self.spatial_norm = PresentBatchNorm(reduced)
+            self.spatial_row_norm, self.spatial_rows, self.spatial_expand = _gate_layers(side * side, side * side)
+            layers += [self.spatial_reduce, self.spatial_rows, self.spatial_expand]
+        for layer in layers:
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
+    @classmethod
+    def takes_backbone(cls, settings: dict[str, Any]) -> bool:
+        """Return whether there are no gates for the positions.
+
+        Args:
+            settings: Keyword arguments for the class.
+        """
+        return not settings.get("spatial", False)
+
     def _pool(self, bags: Tensor, mask: Tensor | None) -> Pooled:
+        return pooled(self._channel_gates(bags, mask) * mean_of_present(bags, mask))
+
+    def _pool_map(self, bags: Tensor, mask: Tensor | None, grid: tuple[int, int]) -> Pooled:
+        if mask is not None:
+            raise ValueError("gsop with spatial=True gates all positions of a map: it takes no mask")
+        by_channel = bags * self._channel_gates(bags, None).unsqueeze(1)
+        by_position = bags.relu() * self._position_gates(bags, grid).unsqueeze(-1)
+        return pooled(torch.maximum(by_channel, by_position).mean(1))
+
+    def _channel_gates(self, bags: Tensor, mask: Tensor | None) -> Tensor:
+        """Gates (B, D)."""
         reduced = self.norm(linear(self.reduce, bags.relu()), mask).relu()
-        rows = self.row_norm(_covariance(reduced, mask)).transpose(1, 2)  # it is symmetric: its columns are the rows
-        weight, bias = self.rows.weight.to(rows.dtype), self.rows.bias
-        if bias is not None:
-            bias = bias.to(rows.dtype)
-        outputs = conv1d(rows, weight, bias, groups=self.reduced).squeeze(-1)
-        return pooled(linear(self.expand, outputs).sigmoid() * mean_of_present(bags, mask))
+        outputs = _outputs_per_row(_covariance(reduced, mask, self.centred), self.row_norm, self.rows)
+        return linear(self.expand, outputs).sigmoid()
+
+    def _position_gates(self, bags: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Gates (B, N) of the positions of a grid (H, W)."""
+        reduced = self.spatial_norm(linear(self.spatial_reduce, bags.relu())).relu().mT
+        sides = (self.side, self.side)
+        if grid != sides:
+            reduced = adaptive_avg_pool2d(reduced.unflatten(2, grid), sides).flatten(2)
+        outputs = _outputs_per_row(_covariance(reduced, None, self.centred), self.spatial_row_norm, self.spatial_rows)
+        gates = linear(self.spatial_expand, outputs.relu()).sigmoid()
+        if grid != sides:
+            gates = interpolate(gates.unflatten(1, (1, *sides)), grid, mode="nearest").flatten(1)
+        return gates
 
 
 class SolarPool(Pooling):
@@ -133,6 +187,7 @@ class SolarPool(Pooling):
         dim: Size D of the local features.
         reduction: d is D / reduction, at least 1.
         power: Start of the power of the mean.
+        zero_start: V and v start at zero; else at random, as any linear layer.
 
     Examples:
         >>> sum(parameter.numel() for parameter in SolarPool(dim=8).parameters())
@@ -140,12 +195,12 @@ class SolarPool(Pooling):
     """
 
     on_backbone = True
-    shown = ("reduction",)
+    shown = ("reduction", "zero_start")
 
-    def __init__(self, dim: int, *, reduction: int = 2, power: float = 3.0) -> None:
+    def __init__(self, dim: int, *, reduction: int = 2, power: float = 3.0, zero_start: bool = True) -> None:
         super().__init__(dim)
         check_count("reduction", reduction)
-        self.reduction = reduction
+        self.reduction, self.zero_start = reduction, zero_start
         inner = max(1, dim // reduction)
         self.query, self.key, self.value = nn.Linear(dim, inner), nn.Linear(dim, inner), nn.Linear(dim, inner)
         self.query_norm, self.key_norm = PresentBatchNorm(inner), PresentBatchNorm(inner)
@@ -154,8 +209,9 @@ class SolarPool(Pooling):
         for layer in (self.query, self.key, self.value):
             nn.init.kaiming_normal_(layer.weight)
             nn.init.zeros_(layer.bias)
-        nn.init.zeros_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
+        if zero_start:
+            nn.init.zeros_(self.out.weight)
+            nn.init.zeros_(self.out.bias)
 
     def _pool(self, bags: Tensor, mask: Tensor | None) -> Pooled:
         query = self.query_norm(linear(self.query, bags), mask).relu()
@@ -166,9 +222,26 @@ class SolarPool(Pooling):
         return self.mean(refined, mask, details=True)
 
 
-def _covariance(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Covariance (B, d, d) of the present rows of values (B, N, d), divided by their number."""
-    centred = values - mean_of_present(values, mask).unsqueeze(1)
+def _gate_layers(rows: int, gates: int) -> tuple[PresentBatchNorm, nn.Conv1d, nn.Linear]:
+    """The norm of a covariance (rows, rows), a layer for each of its rows, and one from all their outputs to gates."""
+    per_row = nn.Conv1d(rows, PER_ROW * rows, kernel_size=rows, groups=rows)
+    return PresentBatchNorm(rows), per_row, nn.Linear(PER_ROW * rows, gates)
+
+
+def _outputs_per_row(covariance: Tensor, norm: PresentBatchNorm, layer: nn.Conv1d) -> Tensor:
+    """Normalise a covariance (B, k, k) and apply the layer of each row: (B, 4 k)."""
+    rows = norm(covariance).transpose(1, 2)  # it is symmetric: its columns are the rows
+    bias = layer.bias
+    if bias is not None:
+        bias = bias.to(rows.dtype)
+    return conv1d(rows, layer.weight.to(rows.dtype), bias, groups=layer.groups).squeeze(-1)
+
+
+def _covariance(values: Tensor, mask: Tensor | None, subtract_mean: bool) -> Tensor:
+    """Covariance or second moments (B, d, d) of the present rows of values (B, N, d), divided by their number."""
+    centred = values
+    if subtract_mean:
+        centred = values - mean_of_present(values, mask).unsqueeze(1)
     if mask is None:
         return centred.transpose(1, 2) @ centred / values.shape[1]
     centred = centred.masked_fill(~mask.unsqueeze(-1), 0)

@@ -52,15 +52,17 @@ class Pooling(nn.Module):
         has_attributes: Whether it returns ``attributes``.
         in_unit_ball: Whether it compares features and prototypes clipped to the unit ball.
         shown: Names of the settings that ``print(layer)`` shows.
+        is_weighted_sum: Whether the vector is a weighted sum over the places, see ``values``.
     """
 
-    on_backbone: ClassVar[bool] = False
-    needs_map: ClassVar[bool] = False
+    on_backbone: bool = False
+    needs_map: bool = False
     sees_both: ClassVar[bool] = False
     has_weights: ClassVar[bool] = True
     has_attributes: ClassVar[bool] = False
     in_unit_ball: ClassVar[bool] = False
     shown: ClassVar[tuple[str, ...]] = ()
+    is_weighted_sum: bool = False
 
     def __init__(self, dim: int, out_dim: int | None = None) -> None:
         super().__init__()
@@ -78,6 +80,16 @@ class Pooling(nn.Module):
         """
         del settings
         return embedding_dim
+
+    @classmethod
+    def takes_backbone(cls, settings: dict[str, Any]) -> bool:
+        """Return ``on_backbone`` of an instance with these settings.
+
+        Args:
+            settings: Keyword arguments for the class.
+        """
+        del settings
+        return cls.on_backbone
 
     @overload
     def forward(self, features: Tensor, mask: Tensor | None = None, *, details: Literal[False] = False) -> Tensor: ...
@@ -127,6 +139,27 @@ class Pooling(nn.Module):
             for module, mode in modes:
                 module.training = mode
 
+    @torch.no_grad()
+    def values(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the values that the weights belong to: vector = c sum_j weight_j value_j with a number c > 0.
+
+        Args:
+            features: Maps (B, D, H, W) or tokens (B, N, D).
+            mask: (B, N) bool, True where a feature is present.
+
+        Returns:
+            Values (B, N, out_dim) in fp32 or fp64. They are the features themselves for most poolings.
+
+        Raises:
+            ValueError: If the pooling is not a weighted sum.
+        """
+        if not self.is_weighted_sum:
+            raise ValueError(f"{type(self).__name__} is not a weighted sum of local features")
+        bags = as_bags(features, self.dim, mask)
+        grid = grid_of(features) if self.needs_map else (0, 0)
+        with without_autocast(bags.device):
+            return self._values(precise(bags), mask, grid)
+
     def extra_repr(self) -> str:
         """Return ``dim`` and the settings in ``shown``."""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in ("dim", *self.shown))
@@ -134,6 +167,11 @@ class Pooling(nn.Module):
     def _pool(self, bags: Tensor, mask: Tensor | None) -> Pooled:
         """Pool bags (B, N, D) in fp32 or fp64. Absent features are zero."""
         raise NotImplementedError
+
+    def _values(self, bags: Tensor, mask: Tensor | None, grid: tuple[int, int]) -> Tensor:
+        """Values (B, N, out_dim) of bags (B, N, D); ``grid`` only if ``needs_map``."""
+        del mask, grid
+        return bags
 
     def _pool_map(self, bags: Tensor, mask: Tensor | None, grid: tuple[int, int]) -> Pooled:
         """Pool bags (B, H * W, D) of a grid (H, W), row by row."""

@@ -42,6 +42,7 @@ class CrossDimensionalPool(Pooling):
 
     on_backbone = True
     shown = ("norm", "root")
+    is_weighted_sum = True
 
     def __init__(self, dim: int, norm: float = 2.0, root: float = 2.0) -> None:
         super().__init__(dim)
@@ -53,12 +54,16 @@ class CrossDimensionalPool(Pooling):
         bags = bags.relu()
         present = torch.ones_like(bags[:, :, 0]) if mask is None else mask.to(bags.dtype)
         scores = _position_scores(bags.sum(2), self.norm, self.root)
-        active = (bags > 0).sum(1).to(bags.dtype)  # n Q: the n cancels
-        channels = (active.sum(1, keepdim=True) / active).log().masked_fill(active == 0, 0)
+        channels = _channel_weights(bags)
         total = scores.sum(1, keepdim=True)
         is_zero = total == 0
         weights = torch.where(is_zero, present, scores) / torch.where(is_zero, present.sum(1, keepdim=True), total)
         return pooled(channels * torch.einsum("bn,bnd->bd", scores, bags), weights)
+
+    def _values(self, bags: Tensor, mask: Tensor | None, grid: tuple[int, int]) -> Tensor:
+        del mask, grid
+        bags = bags.relu()
+        return _channel_weights(bags).unsqueeze(1) * bags
 
 
 class SmkPool(Pooling):
@@ -86,6 +91,7 @@ class SmkPool(Pooling):
     on_backbone = True
     needs_map = True
     shown = ("window",)
+    is_weighted_sum = True
 
     def __init__(self, dim: int, *, window: int = 3) -> None:
         super().__init__(dim)
@@ -97,9 +103,9 @@ class SmkPool(Pooling):
         if mask is not None:
             norms = norms * mask
         weights = norms / norms.sum(1, keepdim=True)
-        return pooled((weights.unsqueeze(1) @ self._smoothed(bags, mask, grid)).squeeze(1), weights)
+        return pooled((weights.unsqueeze(1) @ self._values(bags, mask, grid)).squeeze(1), weights)
 
-    def _smoothed(self, bags: Tensor, mask: Tensor | None, grid: tuple[int, int]) -> Tensor:
+    def _values(self, bags: Tensor, mask: Tensor | None, grid: tuple[int, int]) -> Tensor:
         maps = self._window_means(bags.transpose(1, 2).unflatten(2, grid))
         if mask is not None:  # absent features are zero: only the divisor needs a correction
             present = self._window_means(mask.to(bags.dtype).unflatten(1, grid).unsqueeze(1))
@@ -157,6 +163,12 @@ class GeneralizedMaxPool(Pooling):
         sizes = alpha.abs()
         weights = sizes / sizes.sum(1, keepdim=True)
         return pooled(vector.to(bags.dtype), weights.to(bags.dtype))
+
+
+def _channel_weights(bags: Tensor) -> Tensor:
+    """The c_d of CroW (B, D) for features that are not negative."""
+    active = (bags > 0).sum(1).to(bags.dtype)  # n Q: the n cancels
+    return (active.sum(1, keepdim=True) / active).log().masked_fill(active == 0, 0)
 
 
 def _position_scores(sums: Tensor, norm: float, root: float) -> Tensor:

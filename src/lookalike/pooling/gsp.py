@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from math import atanh, log
-from typing import Literal, get_args, overload
+from typing import Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,13 @@ from lookalike.pooling.autograd import precise, without_autocast
 from lookalike.pooling.base import Pooled, Pooling, as_bags, as_points
 from lookalike.pooling.kernel import select_and_sum
 from lookalike.pooling.transport import solver_dtype
-from lookalike.pooling.warmup import WarmUp
+from lookalike.pooling.warmup import PrototypeInit, create_warm_up
 
 # In fp32 the expanded square of a distance has an error of up to 4e-4 where a feature equals a prototype. Up to this
 # sharpness that changes n * keep * weight by less than sharpness * 4e-4 = 2e-3 (1.1e-3 in the worst of 6,000 bags).
 # Above it, the product is computed in fp64.
 FP32_SHARPNESS = 5.0
 
-PrototypeInit = Literal["random", "k-centre", "k-centre-released"]
 KEEP_RANGE = (1e-4, 1 - 1e-4)  # of a learnable keep
 SHARPNESS_RANGE = (1e-3, 1e4)  # of a learnable sharpness
 
@@ -41,7 +40,9 @@ class GeneralizedSumPool(Pooling):
         dim: Size D of the local features.
         num_prototypes: Number of prototypes m.
         keep: Share of the bag to keep, in (0, 1]; 1 is average pooling.
-        sharpness: How hard the selection is, above 0. Towards 0 it is average pooling, towards infinity a top-k.
+        sharpness: How hard the selection is, above 0. Towards 0 it is average pooling, towards infinity a top-k. At
+            0.5, the papers' value for proxy losses, it starts as average pooling: on clustered features of length 1,
+            n * weights have a standard deviation of .002 to .003.
         radius: Features longer than this are compared by direction only. For much shorter ones the cost is nearly
             linear, 1 - <prototype, feature / radius>.
         learn_keep: Make ``keep`` a parameter, bounded by KEEP_RANGE.
@@ -69,6 +70,7 @@ class GeneralizedSumPool(Pooling):
 
     has_attributes = True
     in_unit_ball = True
+    is_weighted_sum = True
 
     def __init__(
         self,
@@ -93,16 +95,12 @@ class GeneralizedSumPool(Pooling):
         check_range("radius", radius, 0, None)
         if background and keep == 1:
             raise ValueError("with background=True nothing is left to pool at keep = 1, got 1")
-        if init not in get_args(PrototypeInit):
-            raise ValueError(f"init must be one of {', '.join(get_args(PrototypeInit))}, got {init!r}")
         self.num_prototypes = num_prototypes
         self.radius = float(radius)
         self.background = background
         self.check_finite = check_finite
         self.prototypes = nn.Parameter(torch.empty(num_prototypes, dim))
-        self.warm_up: WarmUp | None = None
-        if init != "random":
-            self.warm_up = WarmUp(dim, num_prototypes, memory, delay, seeded=init == "k-centre-released")
+        self.warm_up = create_warm_up(init, dim, num_prototypes, memory, delay)
         self.keep_logit: nn.Parameter | None = None
         if learn_keep:
             self.keep_logit = _bounded_parameter("keep", keep, KEEP_RANGE, _logit)
@@ -155,10 +153,7 @@ class GeneralizedSumPool(Pooling):
         with without_autocast(bags.device):
             bags = self._in_radii(precise(bags))
             if self.training and self.warm_up is not None and not self.warm_up.done:
-                observe = self.warm_up.observe
-                if torch.compiler.is_compiling():
-                    observe = torch.compiler.disable(observe)  # as a decorator it would import the compiler
-                prototypes = observe(_average(bags, mask))
+                prototypes = self.warm_up.collect(_average(bags, mask))
                 if prototypes is not None:
                     self._set_prototypes(prototypes)
             average = not self.ready or (self.keep_logit is None and self._keep == 1)

@@ -22,6 +22,8 @@ class AveragePool(Pooling):
         tensor([[2., 1.]])
     """
 
+    is_weighted_sum = True
+
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
 
@@ -189,9 +191,10 @@ class LogSumExpPool(Pooling):
 
 
 class WeldonPool(Pooling):
-    """WELDON: the mean of the k+ largest features of each channel plus the mean of the k- smallest.
+    """WELDON: the mean of the k+ largest features of each channel plus the mean of the k- smallest, or their sums.
 
     A smaller bag uses all its features. The weight of a position is its share in both means, averaged over channels.
+    A sum is k times the mean; after l2 normalisation sums and means are equal if k+ = k-.
     After a ReLU the smallest values are zeros, so this pooling comes after the projection.
 
     Reference: Durand, Thome and Cord, "WELDON: Weakly Supervised Learning of Deep Convolutional Neural Networks", CVPR
@@ -201,26 +204,36 @@ class WeldonPool(Pooling):
         dim: Size D of the local features.
         largest: The number k+.
         smallest: The number k-; 0 leaves the second mean out.
+        sums: Add the features up instead of averaging them.
 
     Examples:
         >>> WeldonPool(dim=1, largest=2, smallest=1)(torch.tensor([[[1.0], [-2.0], [5.0]]]))
         tensor([[1.]])
     """
 
-    shown = ("largest", "smallest")
+    shown = ("largest", "smallest", "sums")
 
-    def __init__(self, dim: int, largest: int = 3, smallest: int = 3) -> None:
+    def __init__(self, dim: int, largest: int = 3, smallest: int = 3, *, sums: bool = False) -> None:
         super().__init__(dim)
         check_count("largest", largest)
         check_count("smallest", smallest, least=0)
-        self.largest, self.smallest = largest, smallest
+        self.largest, self.smallest, self.sums = largest, smallest, sums
 
     def _pool(self, bags: Tensor, mask: Tensor | None) -> Pooled:
-        vector, weights = _mean_of_largest(bags, mask, self.largest)
+        vector, weights = self._pool_largest(bags, mask, self.largest)
         if self.smallest:
-            negated, smallest_weights = _mean_of_largest(-bags, mask, self.smallest)
+            negated, smallest_weights = self._pool_largest(-bags, mask, self.smallest)
             vector, weights = vector - negated, (weights + smallest_weights) / 2
         return pooled(vector, weights)
+
+    def _pool_largest(self, bags: Tensor, mask: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
+        mean, weights = _mean_of_largest(bags, mask, count)
+        if not self.sums:
+            return mean, weights
+        used: int | Tensor = min(count, bags.shape[1])
+        if mask is not None:
+            used = mask.sum(1, keepdim=True).clamp(max=count)
+        return mean * used, weights
 
 
 def log_mean_exp(logits: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
 
 from lookalike._util.checks import check_count, check_range
 from lookalike.geometry import clip, greedy_k_centre
 from lookalike.pooling.base import Pooled, Pooling, as_points, pooled
-from lookalike.pooling.layers import linear
+from lookalike.pooling.layers import linear, mean_of_present
+from lookalike.pooling.warmup import PrototypeInit, create_warm_up
 
 NUM_PROTOTYPES = 8  # local features of size 16 for embeddings of size 128
 ASSIGNMENT_RATIO = 100  # of the nearest to the second nearest centre in a new NetVLAD
@@ -163,7 +164,7 @@ class OptimalTransportPool(PerPrototypePool):
     and its Relationship to Attention", ICLR 2021, with one head, no positions and the linear kernel (cost "dot"). Their
     sharpness 1/epsilon is 10 with 10 iterations, for features of about norm 1. They start from data by spherical
     k-means, here by greedy k-centre. "Generalized Sum Pooling for Metric Learning" (ICCV 2023) compares with it as
-    (P4), with cost "distance", sharpness 2 and 10 iterations.
+    (P4), with cost "distance", sharpness 2, 10 iterations and init "k-centre-released".
 
     Args:
         dim: Size D of the local features.
@@ -171,6 +172,10 @@ class OptimalTransportPool(PerPrototypePool):
         sharpness: Above 0. Towards 0 every prototype gets the average of the bag.
         iterations: Iterations of Sinkhorn.
         cost: "dot" for -<prototype, feature>, "distance" for the distance of vectors clipped to the unit ball.
+        init: "random", or "k-centre" or "k-centre-released" as in ``GeneralizedSumPool``. Until the prototypes are
+            chosen, the vector is the average of the features followed by zeros, as in the code of GSP's authors.
+        memory: Number of averages to collect for the k-centre starts.
+        delay: Training steps to wait before collecting.
 
     Examples:
         >>> OptimalTransportPool(dim=16, num_prototypes=8)(torch.randn(4, 16, 7, 7)).shape
@@ -187,6 +192,9 @@ class OptimalTransportPool(PerPrototypePool):
         sharpness: float = 10.0,
         iterations: int = 10,
         cost: Cost = "dot",
+        init: PrototypeInit = "random",
+        memory: int = 1024,
+        delay: int = 0,
     ) -> None:
         super().__init__(dim, num_prototypes)
         check_range("sharpness", sharpness, 0, None)
@@ -195,7 +203,13 @@ class OptimalTransportPool(PerPrototypePool):
             raise ValueError(f"cost must be 'dot' or 'distance', got {cost!r}")
         self.sharpness, self.iterations, self.cost = float(sharpness), iterations, cost
         self.prototypes = nn.Parameter(torch.empty(num_prototypes, dim))
+        self.warm_up = create_warm_up(init, dim, num_prototypes, memory, delay)
         self.reset_parameters()
+
+    @property
+    def ready(self) -> bool:
+        """False while the prototypes wait for data."""
+        return self.warm_up is None or self.warm_up.done
 
     def reset_parameters(self) -> None:
         """Draw prototypes from [-1/sqrt(m), 1/sqrt(m)], as the authors do."""
@@ -221,13 +235,26 @@ class OptimalTransportPool(PerPrototypePool):
         return sinkhorn(cost, self.sharpness, self.iterations, mask)
 
     def _pool(self, bags: Tensor, mask: Tensor | None) -> Pooled:
+        if self.training and self.warm_up is not None and not self.warm_up.done:
+            prototypes = self.warm_up.collect(mean_of_present(bags, mask))
+            if prototypes is not None:
+                with torch.no_grad():
+                    self.prototypes.copy_(self._comparable(prototypes))  # in place: the optimizer holds this Parameter
+        if not self.ready:
+            # DDP expects a gradient for every parameter.
+            average = mean_of_present(bags, mask) + 0 * self.prototypes.sum().to(bags.dtype)
+            return pooled(pad(average, (0, self.out_dim - self.dim)))
         blocks = torch.bmm(self.plan(bags, mask), bags)
         return pooled(sqrt(self.num_prototypes) * blocks.flatten(1))
 
     def _start_from(self, points: Tensor) -> None:
-        points = points.to(self.prototypes)
-        points = normalize(points, dim=-1) if self.cost == "dot" else clip(points)
+        points = self._comparable(points.to(self.prototypes))
         self.prototypes.copy_(points[greedy_k_centre(points, self.num_prototypes).indices])
+        if self.warm_up is not None:
+            self.warm_up.finish()
+
+    def _comparable(self, points: Tensor) -> Tensor:
+        return normalize(points, dim=-1) if self.cost == "dot" else clip(points)
 
 
 def sinkhorn(cost: Tensor, sharpness: float, iterations: int, mask: Tensor | None = None) -> Tensor:

@@ -1,4 +1,6 @@
-"""The authors' initialisation of GSP's prototypes: greedy k-centre among averages of training bags."""
+"""The authors' initialisation of prototypes (GSP, OTP): greedy k-centre among averages of training bags."""
+
+from typing import Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -6,6 +8,21 @@ from torch import Tensor, nn
 
 from lookalike._util.checks import check_count
 from lookalike.geometry import clip, greedy_k_centre
+
+PrototypeInit = Literal["random", "k-centre", "k-centre-released"]
+
+
+def create_warm_up(init: PrototypeInit, dim: int, num_prototypes: int, memory: int, delay: int) -> "WarmUp | None":
+    """Create the warm-up of an initialisation; None for "random".
+
+    Raises:
+        ValueError: If there is no such initialisation, or the memory is too small.
+    """
+    if init not in get_args(PrototypeInit):
+        raise ValueError(f"init must be one of {', '.join(get_args(PrototypeInit))}, got {init!r}")
+    if init == "random":
+        return None
+    return WarmUp(dim, num_prototypes, memory, delay, seeded=init == "k-centre-released")
 
 
 class WarmUp(nn.Module):
@@ -43,6 +60,13 @@ class WarmUp(nn.Module):
     def done(self) -> bool:
         """Whether the memory is full."""
         return self._stored >= self.size
+
+    def collect(self, averages: Tensor) -> Tensor | None:
+        """Call ``observe``, outside of the graph if the model is compiled."""
+        observe = self.observe
+        if torch.compiler.is_compiling():
+            observe = torch.compiler.disable(observe)  # as a decorator it would import the compiler
+        return observe(averages)
 
     @torch.no_grad()
     def observe(self, averages: Tensor) -> Tensor | None:

@@ -1,18 +1,20 @@
 """Generalized sum pooling combined with max pooling or the generalized mean.
 
-    max+gsp:  vector = project(max_j x_j) + gsp(project(x))
-    gem+gsp:  vector = project(gem(n p_j x_j)),      p = the weights of gsp(project(x))
+    max+gsp:           vector = project(max_j x_j) + gsp(project(x))
+    gem+gsp:           vector = project(gem(n p_j x_j)),      p = the weights of gsp(project(x))
+    weighted-max+gsp:  vector = project(max_j n p_j x_j)
 
 x are the backbone's features (B, N, C), for which max and GeM were designed. GSP sees them projected to the size of the
 embedding, where its prototypes are. So these poolings take both, from ``lookalike.models.embedder.Head``. Called with
 one bag only, they use it for both and nothing is projected.
 
-The weights p_j sum to 1 over the n present places and enter GeM as n p_j: uniform weights leave the features unchanged.
+The weights p_j sum to 1 over the n present places and enter as n p_j: uniform weights leave the features unchanged.
 The power of GeM starts at 3 and is learnt. A feature that GSP ignores counts as GeM's lower bound 1e-6.
 
 Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023: GMP+GSP and GeMean+GSP,
 as in their code with one difference. While the prototypes wait for data, their code pools by the projected average;
-here gem+gsp is plain GeM, the same formula with uniform weights.
+here gem+gsp is plain GeM, the same formula with uniform weights. weighted-max+gsp is what their code for GSP + LIBC
+does; it is plain max pooling while the prototypes wait for data.
 """
 
 from collections.abc import Callable
@@ -22,8 +24,9 @@ from torch import Tensor, nn
 
 from lookalike.pooling.autograd import precise, without_autocast
 from lookalike.pooling.base import Pooled, Pooling, as_bags
-from lookalike.pooling.gsp import GeneralizedSumPool, PrototypeInit
+from lookalike.pooling.gsp import GeneralizedSumPool
 from lookalike.pooling.per_channel import GeneralizedMeanPool, MaxPool
+from lookalike.pooling.warmup import PrototypeInit
 
 Project = Callable[[Tensor], Tensor]
 
@@ -169,11 +172,23 @@ class MaxWithGsp(_WithGsp):
 
     def _combine(self, selected: Pooled, bags: Tensor, mask: Tensor | None, project: Project) -> Pooled:
         largest = self._pool_beside(bags, mask)
-        weights = largest.weights / largest.weights.sum(1, keepdim=True)  # MaxPool divided by ``dim``, not by C
-        return Pooled(project(largest.vector) + selected.vector, (weights + selected.weights) / 2, selected.attributes)
+        weights = (_shares(largest.weights) + selected.weights) / 2
+        return Pooled(project(largest.vector) + selected.vector, weights, selected.attributes)
 
 
-class GemWithGsp(_WithGsp):
+class _OfWeighted(_WithGsp):
+    """A pooling of the features weighted by GSP, then projected. The weights are those of this pooling."""
+
+    def _combine(self, selected: Pooled, bags: Tensor, mask: Tensor | None, project: Project) -> Pooled:
+        count = bags.shape[1] if mask is None else mask.sum(1, keepdim=True)
+        result = self._pool_beside(bags * (count * selected.weights).unsqueeze(-1), mask)
+        vector = project(result.vector)
+        if not self.ready:  # the weights are uniform, but DDP expects a gradient for every parameter
+            vector = vector + 0 * selected.vector
+        return Pooled(vector, _shares(result.weights), selected.attributes)
+
+
+class GemWithGsp(_OfWeighted):
     """The generalized mean of features weighted by GSP. The weights are those of GeM for the weighted features.
 
     Takes the arguments of ``GeneralizedSumPool``.
@@ -186,10 +201,21 @@ class GemWithGsp(_WithGsp):
 
     kind = GeneralizedMeanPool
 
-    def _combine(self, selected: Pooled, bags: Tensor, mask: Tensor | None, project: Project) -> Pooled:
-        count = bags.shape[1] if mask is None else mask.sum(1, keepdim=True)
-        mean = self._pool_beside(bags * (count * selected.weights).unsqueeze(-1), mask)
-        vector = project(mean.vector)
-        if not self.ready:  # the weights are uniform, but DDP expects a gradient for every parameter
-            vector = vector + 0 * selected.vector
-        return Pooled(vector, mean.weights, selected.attributes)
+
+class WeightedMaxWithGsp(_OfWeighted):
+    """The maximum of features weighted by GSP, as in GSP + LIBC. The weights are those of the maximum.
+
+    Takes the arguments of ``GeneralizedSumPool``.
+
+    Examples:
+        >>> import torch
+        >>> WeightedMaxWithGsp(dim=8, num_prototypes=4)(torch.rand(2, 8, 3, 3)).shape
+        torch.Size([2, 8])
+    """
+
+    kind = MaxPool
+
+
+def _shares(weights: Tensor) -> Tensor:
+    """Weights that sum to 1: MaxPool divided by its own ``dim``, not by the number of channels it was given."""
+    return weights / weights.sum(1, keepdim=True)

@@ -8,8 +8,15 @@ Repeat, until validation no longer improves:
                until ``patience`` evaluations did not improve this problem's metric
 
 The pull is added to the gradients after clipping and unscaling, so that it has the same effect with any optimizer and
-precision. It is zero in the first problem and acts on the model, not on the proxies. The solution of a problem is its
-state at its best evaluation: the next pull and the next k-centre start from there, while the weights continue.
+precision. It acts on the model, not on the proxies. The solution of a problem is its state at its best evaluation: the
+next pull and the next k-centre start from there, while the weights continue. Proxies and pool are clipped, or
+normalised, as the loss compares them.
+
+The first problem has no pull, and its k-centre starts near the mean of each class, as in the authors' code. With
+``printed`` it begins as Algorithm 1 does: the weights are pulled towards the initial ones, and k-centre starts from
+random pictures of each class.
+
+At the solution of every problem its chance constraint is measured, see ``chance_constraint``.
 
 Instead of proxies there may be samples (``BetweenSamples``): the chosen pictures themselves, which pass through the
 model at every step together with the batch. Their vectors at the problem's best evaluation are the converged ones, so
@@ -32,16 +39,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 from torch.optim import Optimizer
 
 from lookalike.geometry import covering_radius, greedy_k_centre
 from lookalike.objectives import BetweenSamples
 from lookalike.objectives.between_proxies import BetweenAnchors, BetweenProxies, Embed
+from lookalike.training.chance_constraint import ChanceConstraint, chance_constraint
 from lookalike.training.features import share
 from lookalike.training.settings import Settings
 from lookalike.training.setup import Setup
 
 Bar = Callable[[int], AbstractContextManager[Callable[[int], None]]]  # number of classes -> tick(classes done)
+CONSTRAINT_PICTURES = 1024  # training pictures, drawn once, on which chance constraints are measured
 CHUNK = 2**20  # numbers in the pools of the classes that are processed together
 
 
@@ -54,7 +64,8 @@ class Problem(NamedTuple):
         best: Best value of the monitored metric.
         radius_before: Mean over classes of the distance from pictures of the next pool to the nearest proxy.
         radius_after: The same after the next proxies were added.
-        moved: || solution - last solution || / || last solution ||; NaN for the first problem.
+        moved: || solution - last solution || / || last solution ||; NaN for a first problem without pull.
+        constraint: Chance constraint at the solution.
     """
 
     number: int
@@ -63,6 +74,7 @@ class Problem(NamedTuple):
     radius_before: float
     radius_after: float
     moved: float
+    constraint: ChanceConstraint
 
 
 class ProxyProblems:
@@ -81,6 +93,8 @@ class ProxyProblems:
         select: "k-centre", or "random": the first of the pool.
         alternate: False: stay with the first problem.
         seed: Seed of the pools.
+        printed: Begin as Algorithm 1: from random pictures of each class, with a pull in the first problem.
+        judged_weights: Context in which the model has the weights that are evaluated; None: the live ones.
         bar: Shows the progress of the choice.
     """
 
@@ -97,13 +111,16 @@ class ProxyProblems:
         select: Literal["k-centre", "random"] = "k-centre",
         alternate: bool = True,
         seed: int = 0,
+        printed: bool = False,
+        judged_weights: Callable[[], AbstractContextManager[None]] | None = None,
         bar: Bar | None = None,
     ) -> None:
         if pool < objective.per_class:
             raise ValueError(f"a pool of {pool} pictures cannot give {objective.per_class} proxies for each class")
         self.model, self.objective, self.embed = model, objective, embed
         self.pool, self.pull, self.patience, self.select = pool, pull, patience, select
-        self.alternate, self.seed, self.bar = alternate, seed, bar
+        self.alternate, self.seed, self.printed, self.bar = alternate, seed, printed, bar
+        self.judged_weights = judged_weights or nullcontext
         self.labels, self.sizes = labels, np.bincount(labels, minlength=objective.classes)
         if len(self.sizes) != objective.classes or not self.sizes.all():
             raise ValueError(f"labels must be 0..{objective.classes - 1}, each of them at least once")
@@ -112,7 +129,9 @@ class ProxyProblems:
         self.waited = 0
         self.best: float | None = None
         self.solution: dict[str, Tensor] = {}  # weights and "proxies" at this problem's best evaluation
-        self.last: dict[str, Tensor] = {}  # weights that are pulled towards; empty in the first problem
+        self.constraint: list[float] = []  # at the solution, the values of ``ChanceConstraint``
+        self.last: dict[str, Tensor] = {}  # weights that are pulled towards; empty: no pull
+        self.ended: list[dict[str, float]] = []  # rows of the problems that ended
 
     @property
     def begun(self) -> bool:
@@ -121,7 +140,12 @@ class ProxyProblems:
 
     def begin(self) -> None:
         """Choose the proxies of the first problem."""
-        self._open_next(None)
+        if not self.printed:
+            self._open_next(None)
+            return
+        places = self._draw_pool(0)[:, : self.objective.per_class]
+        self._open_next(self.embed(places.reshape(-1)))
+        self.last = self._copy_weights()
 
     @torch.no_grad()
     def add_pull(self) -> None:
@@ -143,27 +167,30 @@ class ProxyProblems:
         Returns:
             Summary of the problem that ended, or None.
         """
-        best, solution, waited = self.best, self.solution, self.waited + 1
+        best, solution, waited, constraint = self.best, self.solution, self.waited + 1, self.constraint
         if best is None or metric > best:
-            solution = {name: parameter.detach().clone() for name, parameter in self._trained()}
-            solution["proxies"] = self.objective.solution(self.embed)
+            with self.judged_weights():
+                solution = self._copy_weights()
+                solution["proxies"] = self.objective.solution(self.embed)
+                constraint = list(self._measure_constraint(solution["proxies"]))
             best, waited = metric, 0
         ended = None
         evaluations = self.evaluations + 1
         if self.alternate and waited >= self.patience:
             number, moved = self.number, _relative_change(self.last, solution)
             before, after = self._open_next(solution["proxies"])
-            ended = Problem(number, evaluations, best, before, after, moved)
+            ended = Problem(number, evaluations, best, before, after, moved, ChanceConstraint(*constraint))
             self.last = {name: value for name, value in solution.items() if name != "proxies"}
-            best, solution, waited, evaluations = None, {}, 0, 0
+            best, solution, waited, evaluations, constraint = None, {}, 0, 0, []
             if optimizer is not None:
                 self._reset_momentum(optimizer)
         self.best, self.solution, self.waited, self.evaluations = best, solution, waited, evaluations
+        self.constraint = constraint
         return ended
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the current problem."""
-        names = ("number", "evaluations", "waited", "best", "solution", "last")
+        names = ("number", "evaluations", "waited", "best", "solution", "constraint", "last", "ended")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -173,6 +200,8 @@ class ProxyProblems:
             if isinstance(value, dict):
                 value = {key: tensor.to(device) for key, tensor in value.items()}
             setattr(self, name, value)
+        if "constraint" not in state and self.best is not None:  # saved by an earlier version
+            self.constraint = 4 * [float("nan")]
 
     @torch.no_grad()
     def _open_next(self, converged: Tensor | None) -> tuple[float, float]:
@@ -180,8 +209,8 @@ class ProxyProblems:
         positions = self._draw_pool(self.number + 1)
         points = self.embed(positions.reshape(-1)).unflatten(0, positions.shape)  # (classes, b, D)
         if converged is not None:
-            converged = converged.reshape(len(points), self.objective.per_class, -1)
-        chosen, before, after = self._choose(points, converged)
+            converged = self.objective.comparable(converged).reshape(len(points), self.objective.per_class, -1)
+        chosen, before, after = self._choose(self.objective.comparable(points), converged)
         rows = torch.arange(len(points)).unsqueeze(1)
         self.objective.choose(positions[rows.numpy(), chosen.numpy()], points[rows, chosen])
         self.number += 1
@@ -216,6 +245,22 @@ class ProxyProblems:
                 tick(len(candidates))
         return torch.cat(chosen), sum_before / classes, sum_after / classes
 
+    def _measure_constraint(self, anchors: Tensor) -> ChanceConstraint:
+        objective = self.objective
+        positions = np.random.default_rng((self.seed, 0)).permutation(len(self.labels))[:CONSTRAINT_PICTURES]
+        device = objective.anchor_labels.device
+        vectors = self.embed(positions).to(device)
+        if objective.objective.normalise:
+            vectors = normalize(vectors, dim=-1)
+        return chance_constraint(
+            vectors,
+            torch.from_numpy(self.labels[positions]).to(device),
+            anchors.to(vectors),
+            objective.anchor_labels,
+            objective.objective.boundary(),
+            same=objective.own_pictures(torch.from_numpy(positions).to(device)),
+        )
+
     def _draw_pool(self, number: int) -> NDArray[np.int64]:
         """Draw b pictures of each class (classes, b), by seed and problem; small classes repeat theirs."""
         order = np.random.default_rng((self.seed, number)).permutation(len(self.labels))
@@ -229,17 +274,23 @@ class ProxyProblems:
                 if isinstance(value, Tensor):
                     value.zero_()
 
+    def _copy_weights(self) -> dict[str, Tensor]:
+        return {name: parameter.detach().clone() for name, parameter in self._trained()}
+
     def _trained(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
 
 
-def create_problems(setup: Setup, model: nn.Module, embed: Embed) -> ProxyProblems | None:
+def create_problems(
+    setup: Setup, model: nn.Module, embed: Embed, judged_weights: Callable[[], AbstractContextManager[None]]
+) -> ProxyProblems | None:
     """Create the problems of a run.
 
     Args:
         setup: The run.
         model: Module whose trained weights are pulled.
         embed: Embeds training pictures by position.
+        judged_weights: Context in which the model has the weights that are evaluated.
 
     Returns:
         The problems; None without CCP.
@@ -258,6 +309,8 @@ def create_problems(setup: Setup, model: nn.Module, embed: Embed) -> ProxyProble
         select=settings.ccp_select,
         alternate=settings.ccp_alternate,
         seed=settings.seed,
+        printed=settings.ccp_printed,
+        judged_weights=judged_weights,
         bar=partial(setup.display.bar, what="choosing proxies", unit=" classes"),
     )
 
@@ -298,10 +351,24 @@ def as_row(problem: Problem, settings: Settings) -> dict[str, float]:
         "problem best": problem.best,
         "radius before": problem.radius_before,
         "radius after": problem.radius_after,
+        **_constraint_row(problem.constraint),
     }
     if not isnan(problem.moved):
         row["moved"] = problem.moved
     return row
+
+
+def all_rows(problems: ProxyProblems) -> list[dict[str, float]]:
+    """Return the rows of all problems for the summary, with the one that the run's end interrupted."""
+    rows = list(problems.ended)
+    if problems.best is not None:
+        constraint = ChanceConstraint(*problems.constraint)
+        rows.append({"problem": problems.number, "problem best": problems.best, **_constraint_row(constraint)})
+    return rows
+
+
+def _constraint_row(constraint: ChanceConstraint) -> dict[str, float]:
+    return {name.replace("_", " "): value for name, value in constraint._asdict().items()}
 
 
 def as_sentence(problem: Problem, settings: Settings) -> str:
@@ -309,6 +376,9 @@ def as_sentence(problem: Problem, settings: Settings) -> str:
     text = f"problem {problem.number} is solved: {_steps(problem, settings)} steps, "
     text += f"{settings.monitor} {100 * problem.best:.2f}, "
     text += f"covering radius {problem.radius_before:.3f} -> {problem.radius_after:.3f}"
+    constraint = problem.constraint
+    text += f", violated pairs {constraint.violation:.1%} (Markov bound {constraint.violation_bound:.1%}"
+    text += f", epsilon {constraint.epsilon:.1%})"
     if not isnan(problem.moved):
         text += f", weights moved by {problem.moved:.2%}"
     return text
@@ -316,7 +386,7 @@ def as_sentence(problem: Problem, settings: Settings) -> str:
 
 def _steps(problem: Problem, settings: Settings) -> int:
     evaluations = problem.evaluations
-    if problem.number == 1:
+    if problem.number == 1 and settings.count_start:
         evaluations -= 1  # the one before the first step
     return evaluations * settings.evaluate_every
 

@@ -6,6 +6,7 @@ model.json, model.safetensors   best weights so far; ``lookalike.load`` reads th
 metrics.csv, events*            losses and metrics over time, for tables and TensorBoard
 state/last.pt      state to resume from; previous.pt, the one before; checksums.json, of both
 figures.json       summary
+checksums.json     of settings.yaml, data.json, metrics.csv and figures.json
 run.lock           held while a process trains
 """
 
@@ -20,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import yaml
 
-from lookalike._util.checksums import hash_content, read_checksums, write_checksums
-from lookalike._util.files import LOCK, replacing, require_writable, write_text
+from lookalike._util.checksums import hash_content, read_checksums, write_checked, write_checksums
+from lookalike._util.files import LOCK, replacing, require_writable
 from lookalike._util.folder_lock import FolderLock
 from lookalike._util.suggestions import did_you_mean
-from lookalike._util.untrusted import LARGEST_LIST, read_json, read_yaml
+from lookalike._util.untrusted import LARGEST_LIST, read_json, read_text, read_yaml
 from lookalike.training.settings import Settings, names
 
 if TYPE_CHECKING:  # the command line needs RunFolder only, and starts faster without these
@@ -92,7 +93,7 @@ class RunFolder:
 
     def write_settings(self, settings: Settings) -> None:
         """Write ``settings.yaml``."""
-        write_text(self.path / "settings.yaml", to_yaml(settings))
+        write_checked(self.path / "settings.yaml", to_yaml(settings))
 
     def read_settings(self) -> Settings:
         """Read ``settings.yaml``.
@@ -128,7 +129,7 @@ class RunFolder:
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file; characters that UTF-8 cannot hold, as in odd file names, become JSON escapes."""
         text = json.dumps(content, indent=2, ensure_ascii=False)
-        write_text(self.path / name, text.encode(errors="backslashreplace").decode() + "\n")
+        write_checked(self.path / name, text.encode(errors="backslashreplace").decode() + "\n")
 
     def read_json(self, name: str) -> Any:
         """Read a JSON file."""
@@ -143,12 +144,12 @@ class RunFolder:
         writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-        write_text(self.path / "metrics.csv", text.getvalue())
+        write_checked(self.path / "metrics.csv", text.getvalue())
 
     def read_metrics(self) -> list[dict[str, str]]:
         """Read ``metrics.csv``."""
-        with (self.path / "metrics.csv").open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
+        text = read_text(self.path / "metrics.csv", LARGEST_LIST)
+        return list(csv.DictReader(StringIO(text, newline="")))
 
     def write_state(self, state: dict[str, Any]) -> None:
         """Write the state to resume from, and keep the one before it; OSError if the disk is full."""

@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 from lookalike.data.pictures import Pictures
 from lookalike.inference.model import embed_batches
 from lookalike.models.backbone import in_eval_mode
+from lookalike.retrieval.calibration import Calibration, find_neighbourhoods, fit
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.features import join_shares
 
@@ -26,6 +27,7 @@ class Evaluator:
 
     def __init__(self, setup: Setup) -> None:
         self.setup, self.fabric = setup, setup.fabric
+        self.latest: Tensor | None = None  # vectors of the held-out pictures
 
     def metrics(self, with_baseline: bool = False) -> tuple[dict[str, float], dict[str, float]]:
         """Evaluate the held-out pictures.
@@ -37,6 +39,7 @@ class Evaluator:
         if validation is None:
             return {}, {}
         vectors, averages = self._embed(validation, "evaluating", with_baseline)
+        self.latest = vectors
         metrics: dict[str, float] = {}
         baseline: dict[str, float] = {}
         if self.setup.is_first:
@@ -44,6 +47,26 @@ class Evaluator:
             if averages is not None:
                 baseline = measure(averages, validation)
         return self.fabric.broadcast(metrics), baseline
+
+    def calibration(self) -> Calibration | None:
+        """Fit P(same | distance) on the vectors of the last evaluation; None if there are too few."""
+        validation = self.setup.validation
+        if validation is None or self.latest is None:
+            return None
+        queries, gallery = roles(validation)
+        neighbourhoods = find_neighbourhoods(
+            self.latest.numpy(),
+            validation.labels,
+            distance=self.setup.embedder.head.distance,
+            queries=queries,
+            gallery=gallery,
+        )
+        unseen = not set(validation.classes) & set(self.setup.train.classes)
+        source = "classes held out from training" if unseen else "pictures held out from training"
+        try:
+            return fit(neighbourhoods, source, unseen=unseen)
+        except ValueError:
+            return None
 
     def vectors(self, positions: NDArray[np.int64]) -> Tensor:
         """Embed training pictures: positions (n,) -> vectors (n, D) on the CPU. Repeated ones are embedded once."""
@@ -58,9 +81,7 @@ class Evaluator:
 
         def forward(inputs: Tensor) -> tuple[Tensor, ...]:
             with fabric.autocast():
-                tokens = inputs
-                if not self.setup.settings.freeze_backbone:
-                    tokens = embedder.backbone(inputs)
+                tokens = self.setup.local_features(inputs)
                 vectors = embedder.head(tokens)
             if with_averages:
                 return vectors, tokens.float().mean(1)
@@ -100,13 +121,9 @@ def measure(
     Raises:
         ValueError: If there are roles, but no query or no gallery picture.
     """
-    if pictures.roles is None or not np.any(pictures.roles != ""):
+    queries, gallery = roles(pictures)
+    if queries is None or gallery is None:
         return retrieval_metrics(vectors, pictures.labels, distance=distance, ks=ks)
-    queries = np.flatnonzero(np.isin(pictures.roles, ("query", "both")))
-    gallery = np.flatnonzero(np.isin(pictures.roles, ("gallery", "both")))
-    for role, positions in (("query", queries), ("gallery", gallery)):
-        if len(positions) == 0:
-            raise ValueError(f"{pictures.name} has roles but no picture with the role {role!r}")
     return retrieval_metrics(
         vectors[queries],
         pictures.labels[queries],
@@ -117,6 +134,22 @@ def measure(
         distance=distance,
         ks=ks,
     )
+
+
+def roles(pictures: Pictures) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
+    """Return the positions of queries and gallery; None for both if the pictures have no roles.
+
+    Raises:
+        ValueError: If there are roles, but no query or no gallery picture.
+    """
+    if pictures.roles is None or not np.any(pictures.roles != ""):
+        return None, None
+    queries = np.flatnonzero(np.isin(pictures.roles, ("query", "both")))
+    gallery = np.flatnonzero(np.isin(pictures.roles, ("gallery", "both")))
+    for role, positions in (("query", queries), ("gallery", gallery)):
+        if len(positions) == 0:
+            raise ValueError(f"{pictures.name} has roles but no picture with the role {role!r}")
+    return queries, gallery
 
 
 def as_lines(metrics: dict[str, float]) -> Iterator[str]:

@@ -1,38 +1,33 @@
-"""Batches of a run: pictures, or features that a frozen backbone computed once and a cache keeps on disk.
+"""Batches of a run: pictures, or what frozen stages of the backbone computed once and a cache keeps on disk.
 
 Both feeds give endless training batches from any step on, and evaluation batches in order, of which each process takes
 its share. The batches depend only on seed, step and rank.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from lookalike._util.files import cache_folder
-from lookalike._util.hashing import digest
 from lookalike._util.progress import Display
-from lookalike.data.loading import PictureLoader, default_workers, evaluation_batch, training_loader
-from lookalike.data.pictures import Pictures, Reader
+from lookalike.data.loading import training_loader
+from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches
-from lookalike.data.transforms import Crop, training_transform
-from lookalike.inference.engine import create_engine
-from lookalike.inference.engine_name import EngineName
-from lookalike.inference.preprocess import Preprocess, crop_loader, to_inputs
+from lookalike.data.transforms import Crop
+from lookalike.inference.feature_cache import FeatureCache
+from lookalike.inference.preprocess import crop_loader, to_inputs
 from lookalike.models import Embedder
 from lookalike.models.input_spec import InputSpec
-from lookalike.models.weight_files import weights_key
-from lookalike.training.feature_store import FeatureStore
+from lookalike.models.stages import StageCut
 from lookalike.training.settings import Settings
 
-VERSION = 2  # raise this when preprocessing, augmentation or the forward pass change
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 EVALUATION_BATCH = 64
 
 Batch = tuple[Tensor, Tensor, Tensor]  # inputs (B, ...), labels (B,), positions in the training set (B,)
@@ -42,6 +37,10 @@ class Feed(Protocol):
     """Source of batches."""
 
     sampler: ClassBatches
+
+    def local_features(self, inputs: Tensor, backbone: nn.Module) -> Tensor:
+        """Return the local features (B, N, C) of inputs: what is left to do for the backbone."""
+        ...
 
     def training(self, start: int) -> Iterator[Batch]:
         """Return endless training batches, beginning with batch number ``start``."""
@@ -79,6 +78,11 @@ class PictureFeed:
         self.train, self.spec, self.sampler = train, spec, sampler
         self.workers, self.augmentation = workers, (crop, flip, erase)
 
+    def local_features(self, inputs: Tensor, backbone: nn.Module) -> Tensor:
+        """Return the local features (B, N, C) of pictures."""
+        features: Tensor = backbone(inputs)
+        return features
+
     def training(self, start: int) -> Iterator[Batch]:
         """Return endless training batches, beginning with batch number ``start``."""
         self.sampler.start = start
@@ -96,12 +100,21 @@ class PictureFeed:
 
 
 class FeatureFeed:
-    """Batches of cached features (B, N, C). With several views of a picture, each epoch uses the next."""
+    """Batches of cached features (B, N, C), or maps (B, ...) that enter the last stages.
 
-    def __init__(self, train: Pictures, cache: "FeatureCache", sampler: ClassBatches, views: int) -> None:
+    With several views of a picture, each epoch uses the next.
+    """
+
+    def __init__(self, train: Pictures, cache: FeatureCache, sampler: ClassBatches, views: int) -> None:
         self.cache, self.sampler, self.views = cache, sampler, views
         self.labels = torch.from_numpy(train.labels)
         self.rows = [cache.rows(train, view) for view in range(views)]
+
+    def local_features(self, inputs: Tensor, backbone: nn.Module) -> Tensor:  # noqa: ARG002
+        """Return the local features (B, N, C) of what the cache holds."""
+        if self.cache.cut is not None:
+            return self.cache.cut.tokens(inputs)
+        return inputs
 
     def training(self, start: int) -> Iterator[Batch]:
         """Return endless training batches, beginning with batch number ``start``."""
@@ -135,24 +148,29 @@ def join_shares(gathered: Tensor, count: int) -> Tensor:
     return gathered.transpose(0, 1).reshape(-1, gathered.shape[-1])[:count]
 
 
-class View(NamedTuple):
-    """One picture in one view."""
-
-    key: str  # covers the picture's content and the view
-    pictures: Pictures
-    position: int  # of the picture
-    number: int  # of the view
-
-
 def fill_cache(
     settings: Settings,
     embedder: Embedder,
     train: Pictures,
     validation: Pictures | None,
-    fabric: Fabric,
+    fabric: "Fabric",
     display: Display,
-) -> "FeatureCache":
-    """Open the feature cache of a run and compute what is missing, by all processes together."""
+    cut: StageCut | None = None,
+) -> FeatureCache | None:
+    """Open the feature cache of a run and compute what is missing, by all processes together.
+
+    Args:
+        settings: Settings of the run.
+        embedder: Its model.
+        train: Training pictures, cached in ``settings.views`` views.
+        validation: Held-out pictures, or None.
+        fabric: Launched Fabric.
+        display: Prints notes and progress.
+        cut: Cache the maps that enter the stages after it; None: the backbone's features.
+
+    Returns:
+        The cache; None if the disk has no space for it.
+    """
     cache = FeatureCache(
         settings.cache or cache_folder(),
         embedder.backbone,
@@ -161,13 +179,18 @@ def fill_cache(
         flip=settings.flip,
         seed=settings.seed,
         engine=settings.engine,
+        cut=cut,
     )
     wanted = [(train, settings.views)]
     if validation is not None:
         wanted.append((validation, 1))
     count = sum(len(pictures) * views for pictures, views in wanted)
     missing = cache.missing(wanted)
-    display.say(f"features: {count - len(missing):,} of {count:,} are in {cache.store.folder}")
+    lack = fabric.broadcast(cache.store.lacks_space(len(missing)))
+    if lack is not None:
+        display.say(f"{lack}: nothing is cached, pictures go through the frozen stages at every step (see --cache)")
+        return None
+    display.say(cache.describe(count, len(missing)))
     own_share = [view for view in missing if int(view.key[:8], 16) % fabric.world_size == fabric.global_rank]
     for views in (own_share, None):
         if views is None:  # machines with separate caches do not see what the others computed
@@ -177,117 +200,3 @@ def fill_cache(
         fabric.barrier()
         cache.store.refresh()
     return cache
-
-
-class FeatureCache:
-    """Features (N, C) of pictures by one frozen backbone at one input size, on disk.
-
-    The folder's name covers the backbone's weights, the input and ``VERSION``. A key covers the picture's content and
-    its view. View 0 is the picture as it is evaluated; the others are augmented.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        backbone: nn.Module,
-        spec: InputSpec,
-        *,
-        crop: Crop = "area",
-        flip: bool = True,
-        seed: int = 0,
-        engine: EngineName = "auto",
-    ) -> None:
-        self.spec, self.crop, self.flip, self.seed = spec, crop, flip, seed
-        self.engine = create_engine(backbone.eval(), spec, engine)
-        self.device = next(backbone.parameters()).device
-        shape = self.compute(torch.zeros(1, 3, spec.size, spec.size)).shape
-        about = {
-            "version": VERSION,
-            "backbone": getattr(backbone, "name", type(backbone).__name__),  # the same weights may fit other networks
-            "weights": weights_key(backbone),
-            "input": spec.to_dict(),
-        }
-        if self.engine.name != "torch":
-            about["engine"] = self.engine.name
-        self.store = FeatureStore(folder, about, (shape[1], shape[2]))
-        self._contents: dict[int, tuple[Reader, dict[int, str]]] = {}  # holds the reader, so that its id stays unique
-
-    @torch.inference_mode()
-    def compute(self, images: Tensor) -> NDArray[np.float16]:
-        """Compute the features of images (B, 3, H, W): (B, N, C) in half precision."""
-        features = self.engine.maps(images.to(self.device)).flatten(1, 2)
-        return features.half().cpu().numpy()
-
-    def missing(self, wanted: Sequence[tuple[Pictures, int]]) -> list[View]:
-        """List the views that are not cached.
-
-        Returns:
-            Views for ``fill``, each content once.
-        """
-        views: dict[str, View] = {}
-        for pictures, count in wanted:
-            pictures_as_evaluated = Preprocess(self.spec).reading(pictures)
-            for number in range(count):
-                for position, key in enumerate(self._keys(pictures, number)):
-                    if key not in self.store:
-                        views[key] = View(key, pictures_as_evaluated, position, number)
-        return list(views.values())
-
-    def fill(self, views: Sequence[View], *, workers: int | None = None, tick: Callable[[int], None]) -> None:
-        """Compute and store views; ``tick`` gets the size of every batch. Safe to interrupt."""
-        if not views:
-            return
-        self.store.require_space(len(views))
-        loader = PictureLoader(
-            _ViewSet(views, self.spec, self.crop, self.flip),
-            batch_size=evaluation_batch(),
-            num_workers=default_workers() if workers is None else workers,
-            generator=torch.Generator(),
-        )
-        with self.store.writer() as writer:
-            for images, indices in loader:
-                keys = [views[index].key for index in indices.tolist()]
-                writer.append(keys, self.compute(images))
-                tick(len(images))
-
-    def rows(self, pictures: Pictures, view: int = 0) -> NDArray[np.int64]:
-        """Find the features of all pictures in one view: rows (n, 2) for ``read``."""
-        return self.store.find(self._keys(pictures, view))
-
-    def read(self, rows: NDArray[np.int64]) -> Tensor:
-        """Read the features at rows (b, 2): (b, N, C) as float32."""
-        return torch.from_numpy(self.store.read(rows)).float()
-
-    def _keys(self, pictures: Pictures, view: int) -> list[str]:
-        """Keys of all pictures in one view; contents are hashed once, by several threads."""
-        _, contents = self._contents.setdefault(id(pictures.reader), (pictures.reader, {}))
-        origins = pictures.origins.tolist()
-        unhashed = [position for position, origin in enumerate(origins) if origin not in contents]
-        with ThreadPoolExecutor() as threads:
-            for position, content in zip(unhashed, threads.map(pictures.key, unhashed), strict=True):
-                contents[origins[position]] = content
-        variant = ""
-        if view > 0:
-            variant = f"{view} {self.crop} {self.flip} {self.seed}"
-        return [digest(contents[origin], variant) for origin in origins]
-
-
-class _ViewSet(Dataset[tuple[Tensor, int]]):
-    """Views for a loader: inputs (3, H, W) and the index of the view."""
-
-    def __init__(self, views: Sequence[View], spec: InputSpec, crop: Crop, flip: bool) -> None:
-        self.views = views
-        self.plain = Preprocess(spec)
-        self.augmented = training_transform(spec, crop=crop, flip=flip)
-
-    def __len__(self) -> int:
-        return len(self.views)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        view = self.views[index]
-        image = view.pictures.image(view.position)
-        if view.number == 0:
-            return self.plain(image), index
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int(view.key[:16], 16))
-            return self.augmented(image), index

@@ -4,11 +4,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 Row = dict[str, Any]
 
@@ -22,19 +24,20 @@ class Log:
     Args:
         writer: Writes events for TensorBoard; None in all processes but one.
         pictures_per_step: Pictures of one step, to compute the speed.
+        started: When the work for the run began, as ``time.monotonic`` gives it; None: now.
     """
 
-    def __init__(self, writer: SummaryWriter | None, pictures_per_step: int) -> None:
+    def __init__(self, writer: "SummaryWriter | None", pictures_per_step: int, started: float | None = None) -> None:
         self.writer, self.pictures_per_step = writer, pictures_per_step
         self.rows: list[Row] = []
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, int] = {}
-        self._opened = time.monotonic()
-        self._last_row = self._opened
+        self._opened = time.monotonic() if started is None else started
+        self._last_row, self._last_row_cpu = time.monotonic(), time.process_time()
 
     @property
     def seconds(self) -> float:
-        """Duration of the run, over all times it was resumed."""
+        """Duration of the run with its setup, over all times it was resumed."""
         return time.monotonic() - self._opened
 
     def add(self, values: dict[str, Tensor]) -> None:
@@ -57,7 +60,8 @@ class Log:
         """Make a row of the means since the last row."""
         values = self._means(more)
         self.record(step, values, "training/")
-        self.sums, self.counts, self._last_row = {}, {}, time.monotonic()
+        self.sums, self.counts = {}, {}
+        self._last_row, self._last_row_cpu = time.monotonic(), time.process_time()
         return values
 
     def rows_with_rest(self, step: int, **more: float) -> list[Row]:
@@ -79,11 +83,12 @@ class Log:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Exclude the time inside the ``with`` block from the speed of training."""
-        began = time.monotonic()
+        began, began_cpu = time.monotonic(), time.process_time()
         try:
             yield
         finally:
             self._last_row += time.monotonic() - began
+            self._last_row_cpu += time.process_time() - began_cpu
 
     def state_dict(self) -> dict[str, Any]:
         """Return rows and sums."""
@@ -102,9 +107,10 @@ class Log:
 
     def _means(self, more: dict[str, float]) -> Row:
         means = {name: float(value) / self.counts[name] for name, value in self.sums.items()}
-        pictures = self.pictures_per_step * self.counts.get("loss", 0)
-        speed = pictures / max(time.monotonic() - self._last_row, 1e-9)
-        return {**more, "pictures/s": round(speed, 1), **means}
+        steps = self.counts.get("loss", 0)
+        speed = self.pictures_per_step * steps / max(time.monotonic() - self._last_row, 1e-9)
+        cpu_seconds = (time.process_time() - self._last_row_cpu) / max(steps, 1)
+        return {**more, "pictures/s": round(speed, 1), "CPU ms/step": round(1000 * cpu_seconds, 3), **means}
 
 
 def in_short(row: Row) -> str:

@@ -12,10 +12,9 @@ All randomness of step s depends on (seed, s, rank) only, so a resumed run repea
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -25,6 +24,9 @@ from lookalike.data.loading import mix_seeds
 from lookalike.models.backbone import in_eval_mode
 from lookalike.objectives import Loss
 from lookalike.training.optim import LRSchedule
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 ALL_STEPS_DONE = "all steps are done"
 Metrics = dict[str, float]
@@ -42,6 +44,7 @@ class Progress:
     baseline: Metrics = field(default_factory=dict)  # of the backbone's averaged features
     start: Metrics = field(default_factory=dict)  # first evaluation
     best: Metrics = field(default_factory=dict)
+    interval: list[Tensor] = field(default_factory=list)  # losses since the last evaluation
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def fit(
     accumulate: int = 1,
     clip_norm: float | None = None,
     clip_value: float | None = None,
-    fabric: Fabric | None = None,
+    fabric: "Fabric | None" = None,
     before_step: Callable[[int], None] | None = None,
     before_update: Callable[[], None] | None = None,
     on_step: Callable[[int, Loss], None] | None = None,
@@ -105,7 +108,8 @@ def fit(
         monitor: The metric that decides which evaluation is best; higher is better.
         patience: Stop after so many evaluations without improvement; None: never.
         restore_best: Module whose weights are set back to those of the best evaluation at the end.
-        lr_schedule: A torch scheduler, stepped after every step, or ``lookalike.training.optim.LRSchedule``.
+        lr_schedule: A torch scheduler, stepped after every step, or ``lookalike.training.optim.LRSchedule``, whose
+            plateau is one of the monitored metric or, without ``evaluate``, of the mean training loss of an interval.
         accumulate: Batches per step; their gradients are averaged.
         clip_norm: Largest norm of the gradient; None: no limit.
         clip_value: Largest absolute entry of the gradient; None: no limit.
@@ -134,7 +138,6 @@ def fit(
     )
     evaluations: list[tuple[int, Metrics]] = []
     losses: list[float] = []
-    interval: list[Tensor] = []  # losses since the last evaluation
     best_weights: dict[str, Tensor] = {}
     ending = ALL_STEPS_DONE
     learner.train()
@@ -146,15 +149,18 @@ def fit(
             if evaluate is not None:
                 with in_eval_mode(learner):
                     metrics = evaluate()
-            if interval:
-                losses.append(_finite_mean(interval, progress.step))
-                interval = []
+            if progress.interval:
+                losses.append(_finite_mean(progress.interval, progress.step))
+                progress.interval = []
             counts = count_start or progress.step > 0
             is_best = update_best(progress, metrics, monitor, counts)
             if metrics:
                 evaluations.append((progress.step, metrics))
-                if isinstance(lr_schedule, LRSchedule) and counts:
+            if isinstance(lr_schedule, LRSchedule) and counts:
+                if metrics:
                     lr_schedule.report(metrics[monitor])
+                elif losses:  # nothing is held out: the training loss decides
+                    lr_schedule.report(-_mean_of_processes(losses[-1], fabric))
             if is_best and restore_best is not None:
                 best_weights = {name: value.clone() for name, value in restore_best.state_dict().items()}
             if on_evaluation is not None:
@@ -168,7 +174,7 @@ def fit(
             before_step(progress.step)
         loss = stepper.step(progress.step)
         progress.step += 1
-        interval.append(loss.value)
+        progress.interval.append(loss.value)
         if on_step is not None:
             on_step(progress.step, loss)
     if restore_best is not None and best_weights:
@@ -207,7 +213,7 @@ class Stepper:
     learner: Any  # as Fabric set it up
     batches: Iterator[Sequence[Any]]
     optimizer: Optimizer
-    fabric: Fabric
+    fabric: "Fabric"
     seed: int
     lr_schedule: LRScheduler | LRSchedule | None
     accumulate: int
@@ -253,15 +259,24 @@ class Stepper:
         return loss
 
 
-def _single_process(learner: nn.Module) -> Fabric:
+def _single_process(learner: nn.Module) -> "Fabric":
+    from lightning_fabric import Fabric
+
     device = next(learner.parameters()).device
     if device.type == "cuda":
         return Fabric(accelerator="cuda", devices=[device.index or 0])
     return Fabric(accelerator=device.type, devices=1)
 
 
+def _mean_of_processes(value: float, fabric: "Fabric") -> float:
+    """The same number in every process, which then have the same learning rate."""
+    if fabric.world_size == 1:
+        return value
+    return float(cast(Tensor, fabric.all_reduce(torch.tensor(value, device=fabric.device), reduce_op="mean")))
+
+
 def _finite_mean(losses: list[Tensor], step: int) -> float:
-    mean = float(torch.stack(losses).mean())
+    mean = float(torch.stack([loss.to(losses[-1].device) for loss in losses]).mean())
     if not isfinite(mean):
         raise RunFailed(f"the loss is not finite any more around step {step}: try a lower learning rate")
     return mean

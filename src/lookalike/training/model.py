@@ -4,6 +4,7 @@ A projection that starts at random loses what the backbone knows. One that start
 backbone's features is as good as they are from the first step.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
 
@@ -52,23 +53,8 @@ def create_embedder(settings: Settings) -> Embedder:
     Raises:
         ValueError: If the backbone does not take the size, or cannot start the projection.
     """
-    backbone = models.create_backbone(settings.backbone, weights=settings.weights)
-    spec = _input_spec(backbone, settings)
-    embedder = Embedder(
-        backbone,
-        dim=settings.dim,
-        pooling=settings.pooling,
-        pooling_settings=settings.pooling_settings,
-        normalise=settings.normalise or "l2",
-        input_spec=spec,
-    )
-    projection = embedder.head.projection
-    if settings.start == "pca" and projection is not None and len(projection.weight) > backbone.channels:
-        raise ValueError(
-            f"{settings.backbone} has {backbone.channels} principal directions, which cannot start "
-            f"{len(projection.weight)}: set a smaller --dim, or --start random"
-        )
-    if settings.freeze_backbone:
+    embedder = attach_head(models.create_backbone(settings.backbone, weights=settings.weights), settings)
+    if settings.head_only:
         models.freeze(embedder.backbone)
         return embedder
     if settings.freeze_batch_norm:
@@ -76,6 +62,36 @@ def create_embedder(settings: Settings) -> Embedder:
     if settings.train_stages is not None:
         models.train_last_stages(embedder.backbone, settings.train_stages)
     return embedder
+
+
+def attach_head(backbone: models.Backbone, settings: Settings) -> Embedder:
+    """Create the embedder of a run from its backbone, which may be on the meta device.
+
+    Raises:
+        ValueError: If the backbone does not take the size, or cannot start the projection.
+    """
+    embedder = Embedder(
+        backbone,
+        dim=settings.dim,
+        pooling=settings.pooling,
+        pooling_settings=settings.pooling_settings,
+        normalise=settings.normalise or "l2",
+        input_spec=_input_spec(backbone, settings),
+    )
+    projection = embedder.head.projection
+    if settings.start == "pca" and projection is not None and len(projection.weight) > backbone.channels:
+        raise ValueError(
+            f"{settings.backbone} has {backbone.channels} principal directions, which cannot start "
+            f"{len(projection.weight)}: set a smaller --dim, or --start random"
+        )
+    return embedder
+
+
+def require_trained(settings: Settings, embedder: Embedder) -> None:
+    """Raise ValueError if the run has nothing to train."""
+    trained = embedder.head if settings.head_only else embedder
+    if not any(parameter.requires_grad for parameter in trained.parameters()):
+        raise ValueError("nothing would be trained: the backbone is frozen and the head has no weights; set --dim")
 
 
 @torch.no_grad()
@@ -141,9 +157,13 @@ def gentle_rate(embedder: Embedder) -> float:
     Returns:
         The rate, with two digits.
     """
-    projection = embedder.head.projection
-    assert projection is not None
-    size = float(projection.weight.detach().square().mean().sqrt())
+    assert embedder.head.projection is not None
+    return relative_rate(embedder.head.projection.weight)
+
+
+def relative_rate(weight: Tensor) -> float:
+    """Return ``gentle_rate`` for the weight of a projection."""
+    size = float(weight.detach().square().mean().sqrt())
     return float(f"{RELATIVE_RATE * size:.2g}")
 
 
@@ -189,8 +209,8 @@ def create_objective(
         terms["zero-shot"] = (settings.zero_shot, ZeroShot(classes, dim, **settings.zero_shot_settings))
     if settings.centres:
         options = {"seed": settings.seed, **settings.centres_settings}
-        if isinstance(base, ProxyObjective):
-            options |= {"proxies_of": base}
+        if isinstance(main, (ProxyObjective, BetweenProxies)):
+            options |= {"proxies_of": main}
         else:
             options |= {"classes": classes, "dim": dim}
         terms["centres"] = (settings.centres, objectives.create_centres(**options))
@@ -207,11 +227,18 @@ class Learner(nn.Module):
     Args:
         model: An Embedder for pictures, or its head for their local features.
         objective: Loss; it sees the joined batches of all processes.
+        local_features: Makes local features (B, N, C) of inputs; None: the Embedder's backbone, or nothing for a head.
     """
 
-    def __init__(self, model: Embedder | Head, objective: Objective) -> None:
+    def __init__(
+        self,
+        model: Embedder | Head,
+        objective: Objective,
+        local_features: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         super().__init__()
         self.model: Embedder | Head = model
+        self._local_features = [local_features]  # in a list, so that torch does not register a module
         self.objective = Gathered(objective)
         # In a list, so that torch does not register them a second time.
         self._sample_losses = [module for module in objective.modules() if isinstance(module, BetweenSamples)]
@@ -227,7 +254,7 @@ class Learner(nn.Module):
         """Compute the loss.
 
         Args:
-            inputs: Pictures (B, 3, H, W) or local features (B, N, C).
+            inputs: Pictures (B, 3, H, W), local features (B, N, C), or whatever ``local_features`` takes.
             labels: Classes (B,).
             positions: Positions of the pictures in the training set (B,), for losses with a memory or samples.
             samples: Inputs of this process's share of the samples that CCP compares with.
@@ -240,9 +267,12 @@ class Learner(nn.Module):
         if samples is not None:
             tokens = torch.cat((inputs, samples))
         head = self.model
+        local_features = self._local_features[0]
         if isinstance(head, Embedder):
-            tokens = head.backbone(tokens)  # batch and samples together, for batch norm
+            local_features = local_features or head.backbone
             head = head.head
+        if local_features is not None:
+            tokens = local_features(tokens)  # batch and samples together, for batch norm
         for sample_loss in self._sample_losses:
             with in_eval_mode(head.pooling):  # samples must not count for prototypes that start from batches
                 own_share = head(tokens[len(inputs) :])
@@ -288,10 +318,7 @@ def _sample_features(
     local, averages = [], []
     with display.bar(len(chosen), "start") as tick:
         for inputs in feed.evaluation(train.take(chosen)):
-            tokens = inputs.to(device)
-            if not settings.freeze_backbone:
-                tokens = embedder.backbone(tokens)
-            tokens = tokens.float()
+            tokens = feed.local_features(inputs.to(device), embedder.backbone).float()
             all_positions = np.tile(np.arange(tokens.shape[1]), (len(tokens), 1))
             positions = torch.from_numpy(rng.permuted(all_positions, axis=1)[:, :START_POSITIONS]).to(device)
             local.append(tokens.gather(1, positions.unsqueeze(-1).expand(-1, -1, tokens.shape[2])).flatten(0, 1))
@@ -306,6 +333,8 @@ def _check_combination(settings: Settings, base: Objective, pooling: Pooling | t
         raise ValueError("--libc adds LIBC to another loss, but --loss is libc already: leave --libc out")
     if (settings.libc or isinstance(base, LIBC)) and settings.batch_size < 2:
         raise ValueError("LIBC passes messages between pictures of a batch: --batch-size must be at least 2, got 1")
+    if settings.message_passing and not (settings.libc or isinstance(base, LIBC)):
+        raise ValueError(f"--message-passing needs LIBC (--loss libc or --libc), got the loss {settings.loss}")
     if settings.zero_shot and not pooling.has_attributes:
         raise ValueError(f"--zero-shot needs a pooling with prototypes, as gsp, got {settings.pooling}")
     if settings.memory and not on_pairs:

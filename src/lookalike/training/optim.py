@@ -13,9 +13,8 @@ from lookalike.models import parameter_groups
 from lookalike.objectives import LIBC, ZeroShot
 from lookalike.training.settings import Settings
 
-# In evaluations, counted as in torch's ReduceLROnPlateau: the fifth without improvement lowers the rate, the next two
-# do not count.
-PLATEAU_FACTOR, PLATEAU_PATIENCE, PLATEAU_COOLDOWN = 0.5, 4, 2
+# The evaluations after a lower rate that do not count, as torch's ReduceLROnPlateau counts them.
+PLATEAU_FACTOR, PLATEAU_COOLDOWN = 0.5, 2
 
 
 def create_optimizer(model: nn.Module, objective: nn.Module, settings: Settings) -> Optimizer:
@@ -37,8 +36,9 @@ def create_optimizer(model: nn.Module, objective: nn.Module, settings: Settings)
     groups = parameter_groups(
         model,
         settings.lr,
-        backbone_lr=settings.backbone_lr,
-        pooling_lr=settings.pooling_lr,
+        backbone_lr=settings.backbone_lr or 1.0,
+        pooling_lr=settings.pooling_lr or 1.0,
+        scalar_lr=settings.scalar_lr,
         weight_decay=settings.weight_decay,
         decay_all=settings.decay_all,
     )
@@ -54,7 +54,7 @@ def create_optimizer(model: nn.Module, objective: nn.Module, settings: Settings)
     for group in libc_groups:
         group["name"] = group["name"].replace("head", "libc")
         group["waits"] = False
-    grouped = {id(embedding) for embedding in label_embeddings}
+    grouped = set(map(id, label_embeddings))
     for group in libc_groups:
         grouped.update(map(id, group["params"]))
     proxies = []
@@ -73,7 +73,8 @@ def create_optimizer(model: nn.Module, objective: nn.Module, settings: Settings)
     if settings.optimiser == "sgd":
         return SGD(groups, lr=settings.lr, momentum=settings.betas[0])
     if settings.optimiser == "radam":
-        return RAdam(groups, lr=settings.lr, betas=settings.betas)
+        # As its authors' code, which LIBC is trained with: weight decay apart from the gradient.
+        return RAdam(groups, lr=settings.lr, betas=settings.betas, decoupled_weight_decay=True)
     if settings.optimiser == "adamw":
         return AdamW(groups, lr=settings.lr, betas=settings.betas)
     return Adam(groups, lr=settings.lr, betas=settings.betas)
@@ -92,11 +93,12 @@ class LRSchedule:
         steps: int,
         warm_up: int = 0,
         *,
+        patience: int = 5,
         min_delta: float = 0.0,
         min_lr: float = 0.0,
     ) -> None:
         self.optimizer, self.schedule, self.steps, self.warm_up = optimizer, schedule, steps, warm_up
-        self.min_delta, self.min_lr = min_delta, min_lr
+        self.patience, self.min_delta, self.min_lr = patience, min_delta, min_lr
         self.base = [group["lr"] for group in optimizer.param_groups]
         self.factor = 1.0  # of the plateau
         self.scale = 1.0  # of the restarts
@@ -130,7 +132,7 @@ class LRSchedule:
         if improved:
             self.best = metric
         self.cooling = max(self.cooling - 1, 0)
-        if self.waited > PLATEAU_PATIENCE:
+        if self.waited >= self.patience:
             self.factor *= PLATEAU_FACTOR
             self.waited, self.cooling = 0, PLATEAU_COOLDOWN
 

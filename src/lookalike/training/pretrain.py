@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
-from json import JSONDecodeError, dumps, loads
+from json import dumps, loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import OneCycleLR
@@ -34,6 +34,7 @@ from lookalike.data.pictures import Pictures
 from lookalike.inference.preprocess import to_inputs
 from lookalike.models import Backbone, create_backbone
 from lookalike.models.input_spec import InputSpec
+from lookalike.models.weight_files import check_weights, save_weights
 from lookalike.objectives import Loss
 from lookalike.training.loop import fit
 
@@ -165,7 +166,8 @@ def pretrain(
     weights = {name: value.detach().contiguous() for name, value in network.state_dict().items()}
     with replacing(file) as unfinished:
         mode = unfinished.stat().st_mode
-        save_file(weights, unfinished, {"recipe": about, "metrics": dumps({"accuracy": accuracy, "loss": loss})})
+        metrics = dumps({"accuracy": accuracy, "loss": loss})
+        save_weights(weights, unfinished, recipe=about, metrics=metrics)
         unfinished.chmod(mode)  # safetensors makes the file unreadable for others
     return Pretrained(weights, file, accuracy, loss)
 
@@ -308,9 +310,10 @@ def _accuracy(classifier: Classifier, pixels: NDArray[np.uint8], labels: NDArray
 
 def _read_cached(file: Path) -> Pretrained | None:
     """Read the result of an earlier call; None if there is none or the file is damaged."""
-    with suppress(OSError, SafetensorError, JSONDecodeError, KeyError, TypeError):
+    with suppress(OSError, SafetensorError, ValueError, KeyError, TypeError):
         with safe_open(file, "pt") as content:
             metrics = loads(content.metadata()["metrics"])
         weights = {name: value.clone() for name, value in load_file(file).items()}  # the file may be replaced later
+        check_weights(file, weights)
         return Pretrained(weights, file, metrics["accuracy"], metrics["loss"])
     return None

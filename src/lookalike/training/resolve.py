@@ -4,7 +4,7 @@
 """
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -16,6 +16,19 @@ from lookalike.training.settings import FREE_ON_RESUME, Settings
 
 PROTOTYPES, MEMORY = 64, 1024  # defaults of GSP: prototypes, and pictures that it collects before they start
 EARLY = 4  # prototypes start from data and the backbone begins to learn within the first quarter of a run
+# GSP with the pca start: a nearly linear score that sees the length of features. Chosen on held-out classes of several
+# data sets, see docs/results/gsp-defaults.md. The papers' settings are those of a preset.
+SELECTION: dict[str, Any] = {
+    "num_prototypes": 8,
+    "sharpness": 10.0,
+    "radius": 20.0,
+    "init": "random",
+    "learn_keep": True,
+    "learn_sharpness": True,
+}
+POOLING_LR = 25.0  # times lr, for prototypes and scores: lr of a head that starts from data would not move them
+SCALAR_RATE = 0.005  # of keep and sharpness: with much less they stay where they start, with more they overfit
+STAGE_RATE = 1e-5  # of stages trained from cached maps; at 1e-4 they forget within 100 steps
 DECIDED_BY_DATA = ("batch_size", "per_class", "pooling_settings")  # may differ because the data do
 
 
@@ -24,7 +37,8 @@ def resolve(
 ) -> tuple[Settings, list[str]]:
     """Decide all open settings.
 
-    Only ``lr`` may stay None: a head that starts from data determines it, see ``lookalike.training.model``.
+    Only ``lr``, ``backbone_lr`` and ``pooling_lr`` may stay None: a head that starts from data determines them, see
+    ``set_rates``.
 
     Args:
         asked: Settings of the user.
@@ -72,6 +86,22 @@ def fill_in(
     return settings, notes
 
 
+def set_rates(settings: Settings, lr: float) -> Settings:
+    """Set the rates that ``resolve`` left open, for the learning rate ``lr`` of the head."""
+    if settings.lr is not None:
+        return settings
+    scalar_lr = settings.scalar_lr
+    if scalar_lr is None and settings.pooling_lr is None:
+        scalar_lr = _multiple(SCALAR_RATE, lr)
+    return replace(
+        settings,
+        lr=lr,
+        backbone_lr=settings.backbone_lr or _backbone_lr(settings, lr),
+        pooling_lr=settings.pooling_lr or POOLING_LR,
+        scalar_lr=scalar_lr,
+    )
+
+
 def choose_precision(settings: Settings) -> Literal["32-true", "bf16-mixed", "16-mixed"]:
     """Return the precision of a run: "auto" is bf16-mixed on CUDA, else 32-true."""
     if settings.precision != "auto":
@@ -107,7 +137,9 @@ def _continue(previous: Settings, asked: Settings) -> Settings:
     for name, value in vars(previous).items():
         if getattr(asked, name) in (None, "auto"):
             decided[name] = value
-    if "memory" in previous.pooling_settings:  # depends on the number of steps, which may have changed
+    if not asked.pooling_settings:
+        decided["pooling_settings"] = previous.pooling_settings
+    elif "memory" in previous.pooling_settings:  # depends on the number of steps, which may have changed
         decided["pooling_settings"] = {"memory": previous.pooling_settings["memory"], **asked.pooling_settings}
     return replace(asked, **decided)
 
@@ -117,7 +149,10 @@ def _resolve_backbone(settings: Settings, pretrained: bool, has_gpu: bool, notes
     if frozen is None:
         frozen = pretrained and not has_gpu
         if frozen:
-            notes.append("no GPU: the backbone stays frozen, the head is trained (--no-freeze-backbone trains all)")
+            trained = "the head is trained"
+            if settings.train_stages:
+                trained = f"the head and {counted(settings.train_stages, 'stage')} are trained"
+            notes.append(f"no GPU: the backbone stays frozen, {trained} (--no-freeze-backbone trains all)")
     if frozen and not pretrained:
         notes.append("the backbone is frozen with random weights: this is rarely useful")
     if settings.views > 1 and not frozen:
@@ -144,6 +179,13 @@ def _resolve_batches(settings: Settings, hints: Hints, classes: int, world_size:
     return replace(settings, batch_size=batch_size, per_class=per_class)
 
 
+def fitting_batch_size(settings: Settings, classes: int) -> int:
+    """Return the batch size of a run in one process: less than ``settings.batch_size`` if classes are too few."""
+    hints = objectives.training_hints(settings.loss, settings.preset)
+    per_class = settings.per_class or min(hints.per_class, settings.batch_size)
+    return min(settings.batch_size, classes * per_class)
+
+
 def _largest_batch(classes: int, per_class: int, world_size: int) -> int:
     for count in range(classes, 0, -1):
         if count * per_class % world_size == 0:
@@ -167,28 +209,31 @@ def _resolve_head(
     if normalise != "l2" and objectives.takes(settings.loss, "normalise"):
         loss_settings.setdefault("normalise", False)  # vectors of any length are compared as they are
     settings = replace(settings, start=start, normalise=normalise, loss_settings=loss_settings)
-    if "gsp" in settings.pooling.split("+"):
-        settings = _resolve_gsp(settings, hints, pictures, notes)
-    return settings
-
-
-def _resolve_gsp(settings: Settings, hints: Hints, pictures: int | None, notes: list[str]) -> Settings:
     pooling = dict(settings.pooling_settings)
-    pooling.setdefault("sharpness", hints.sharpness if settings.preset else 5.0)
-    if settings.start != "pca":
-        pooling.setdefault("init", "k-centre")
-        seen = settings.steps * settings.batch_size
-        if pooling["init"] != "random":
-            if seen < EARLY * MEMORY:  # with the default, most of the run would be average pooling
-                least = pooling.get("num_prototypes", PROTOTYPES)
-                if pooling["init"] == "k-centre-released":
-                    least *= 2
-                pooling.setdefault("memory", min(MEMORY, max(least, seen // EARLY)))
-            if seen < pooling.get("memory", MEMORY):
-                notes.append("too few steps for prototypes to start from data: the whole run is average pooling")
-    elif pictures is not None and pictures < PROTOTYPES:
-        pooling.setdefault("num_prototypes", pictures)  # prototypes are chosen among the pictures
+    selects = settings.pooling == "gsp" and start == "pca"
+    as_papers = settings.preset is not None or settings.zero_shot > 0  # the zero-shot loss needs many prototypes
+    if selects and not as_papers and not (SELECTION.keys() | {"keep"}) & pooling.keys():  # they belong together
+        pooling |= SELECTION
+    elif "gsp" in settings.pooling.split("+"):
+        pooling.setdefault("sharpness", hints.sharpness if settings.preset else 5.0)
+        if start != "pca":
+            pooling.setdefault("init", "k-centre")
+        elif pictures is not None and pictures < PROTOTYPES:
+            pooling.setdefault("num_prototypes", pictures)  # prototypes are chosen among the pictures
+    if start != "pca" and pooling.get("init", "random") != "random":
+        _resolve_memory(pooling, settings.steps * settings.batch_size, notes)
     return replace(settings, pooling_settings=pooling)
+
+
+def _resolve_memory(pooling: dict[str, Any], seen: int, notes: list[str]) -> None:
+    """Choose how many pictures are collected before prototypes start, in a run that sees ``seen`` pictures."""
+    if seen < EARLY * MEMORY:  # with the default, most of the run would be average pooling
+        least = pooling.get("num_prototypes", PROTOTYPES)
+        if pooling["init"] == "k-centre-released":
+            least *= 2
+        pooling.setdefault("memory", min(MEMORY, max(least, seen // EARLY)))
+    if seen < pooling.get("memory", MEMORY):
+        notes.append("too few steps for prototypes to start from data: the whole run is average pooling")
 
 
 def _resolve_optimizer(settings: Settings, hints: Hints, pretrained: bool) -> Settings:
@@ -200,12 +245,33 @@ def _resolve_optimizer(settings: Settings, hints: Hints, pretrained: bool) -> Se
     warm_up = settings.warm_up
     if warm_up is None:
         warm_up = 0  # random weights need no protection, and frozen ones are not trained
-        if pretrained and not settings.freeze_backbone:
+        if pretrained and not settings.head_only:
             warm_up = min(hints.warm_up * settings.evaluate_every, settings.steps // EARLY)
+    proxy_lr = settings.proxy_lr
+    if proxy_lr is None:
+        proxy_lr = 1.0 if settings.ccp else hints.rate_multiplier  # CCP names no multiplier
+    pooling_lr = settings.pooling_lr
+    if pooling_lr is None and (lr is not None or settings.preset):
+        pooling_lr = 1.0
     return replace(
         settings,
         lr=lr,
-        proxy_lr=settings.proxy_lr or hints.rate_multiplier,
+        backbone_lr=settings.backbone_lr or _backbone_lr(settings, lr),
+        pooling_lr=pooling_lr,
+        proxy_lr=proxy_lr,
         warm_up=warm_up,
         save_every=settings.save_every or settings.evaluate_every,
     )
+
+
+def _backbone_lr(settings: Settings, lr: float | None) -> float | None:
+    """Multiple of ``lr`` for the backbone, None if it depends on an ``lr`` that is still open."""
+    if not (settings.freeze_backbone and settings.train_stages) or settings.lr is not None:
+        return 1.0
+    if lr is None:
+        return None
+    return _multiple(STAGE_RATE, lr)
+
+
+def _multiple(rate: float, lr: float) -> float:
+    return float(f"{rate / lr:.4g}")

@@ -3,6 +3,7 @@
 The best weights by ``monitor`` on held-out data are on disk as soon as they were evaluated.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
 
 from lookalike._util.progress import Display
 from lookalike._util.signals import RunFailed, Stopped, StopRequest
@@ -18,7 +18,7 @@ from lookalike.data.pictures import Pictures, UnreadablePicture
 from lookalike.models import save_model
 from lookalike.objectives import LIBC, Loss, ZeroShot
 from lookalike.objectives.libc import save_messages
-from lookalike.training.ccp import Problem, Samples, as_row, as_sentence, create_problems
+from lookalike.training.ccp import Problem, Samples, all_rows, as_row, as_sentence, create_problems
 from lookalike.training.checkpoint import Checkpoint, RunFolder
 from lookalike.training.evaluate import Evaluator
 from lookalike.training.log import Log, in_short
@@ -53,11 +53,12 @@ def train(
     """
     if settings.out is None:
         raise ValueError("missing --out RUN (folder for the run)")
+    started = time.monotonic()
     folder = RunFolder(Path(settings.out))
     with StopRequest().listening() as stop:
         try:
             setup = _set_up(settings, folder, stop, pictures)
-            return Run(setup, on_evaluation).run()
+            return Run(setup, on_evaluation, started=started).run()
         finally:
             folder.unlock()
 
@@ -76,13 +77,16 @@ class Run:
     Args:
         setup: The run.
         on_evaluation: As in ``train``.
+        started: When the work for this run began, as ``time.monotonic`` gives it; None: now.
     """
 
-    def __init__(self, setup: Setup, on_evaluation: OnEvaluation | None = None) -> None:
-        self.setup, self.on_evaluation = setup, on_evaluation
+    def __init__(
+        self, setup: Setup, on_evaluation: OnEvaluation | None = None, *, started: float | None = None
+    ) -> None:
+        self.setup, self.on_evaluation, self.started = setup, on_evaluation, started
         self.settings = settings = setup.settings
         self.fabric, self.display, self.folder = setup.fabric, setup.display, setup.folder
-        learner = Learner(setup.model, setup.objective).to(self.fabric.device)
+        learner = Learner(setup.model, setup.objective, setup.local_features).to(self.fabric.device)
         self.ema: EMA | None = None
         if settings.ema:
             self.ema = EMA(learner.model, settings.ema)
@@ -93,6 +97,7 @@ class Run:
             settings.schedule,
             settings.steps,
             settings.warm_up or 0,
+            patience=settings.plateau_patience,
             min_delta=settings.min_delta,
             min_lr=settings.min_lr,
         )
@@ -100,7 +105,7 @@ class Run:
         if settings.restarts:
             self.restarts = Restarts(learner, self.lr_schedule, settings.restarts)
         self.evaluator = Evaluator(setup)
-        self.problems = create_problems(setup, learner.model, self.evaluator.vectors)
+        self.problems = create_problems(setup, learner.model, self.evaluator.vectors, self._evaluated_weights)
         self.samples = Samples(setup)
         self.log = self._create_log()
         parts = {
@@ -166,7 +171,9 @@ class Run:
         finally:
             self.bar.close()
             self.log.close()
-        return self._write_summary(result.ending)
+        summary = self._write_summary(result.ending)
+        self.fabric.barrier()  # a process that ends closes its connections, which the others may still need
+        return summary
 
     def _batches(self) -> Iterator[tuple[Tensor | None, ...]]:
         """Batches for the learner: inputs, labels, positions and the samples of the current CCP problem."""
@@ -216,7 +223,8 @@ class Run:
             with self._evaluated_weights():
                 metrics, self.baseline = self.evaluator.metrics(with_baseline=self.progress.step == 0)
             self.ended = None
-            if metrics and self.problems is not None:
+            counts = self.settings.count_start or self.progress.step > 0
+            if metrics and counts and self.problems is not None:
                 self.ended = self.problems.report(metrics[self.settings.monitor], self.optimizer.optimizer)
         return metrics
 
@@ -231,8 +239,10 @@ class Run:
                 self.log.record(step, metrics, "validation/")
                 mark = "  best so far" if is_best and step else ""
                 self.display.say(f"step {step:>6}  {_in_percent(metrics)}{mark}")
-            if self.ended is not None:
-                self.log.record(step, as_row(self.ended, self.settings), "problems/")
+            if self.ended is not None and self.problems is not None:
+                row = as_row(self.ended, self.settings)
+                self.problems.ended.append(row)
+                self.log.record(step, row, "problems/")
                 self.display.say(as_sentence(self.ended, self.settings))
             if is_best and self.restarts is not None:
                 with self._evaluated_weights():
@@ -270,11 +280,13 @@ class Run:
     def _create_log(self) -> Log:
         writer = None
         if self.setup.is_first:
+            from torch.utils.tensorboard import SummaryWriter
+
             first_step = 0
             if self.setup.state is not None:
                 first_step = int(self.setup.state["progress"]["step"]) + 1  # events of the saved step were written
             writer = SummaryWriter(str(self.folder.path), purge_step=first_step)
-        return Log(writer, self.settings.batch_size * self.settings.accumulate)
+        return Log(writer, self.settings.batch_size * self.settings.accumulate, self.started)
 
     def _pace(self) -> dict[str, float]:
         """Epoch and learning rate of the head, for a row of the log."""
@@ -301,6 +313,9 @@ class Run:
         self.checkpoint.restore(state, self.fabric.device)
         self.progress = Progress(**state["progress"])
         if self.progress.best_step == self.progress.step == self.progress.evaluated:
+            if self.setup.validation is not None:
+                with self._evaluated_weights():
+                    self.evaluator.metrics()  # for the calibration
             self._save_model()  # the run may have been killed between saving the state and the model
         self.display.say(f"continuing after step {self.progress.step}")
 
@@ -317,6 +332,9 @@ class Run:
             for module in self.setup.objective.modules():
                 if isinstance(module, LIBC):  # for evaluation with message passing
                     save_messages(module.messages, self.folder.path)
+            calibration = self.evaluator.calibration()
+            if calibration is not None:
+                calibration.write(self.folder.path)
 
     def _write_last_rows(self) -> None:
         if self.setup.is_first:
@@ -336,6 +354,8 @@ class Run:
         for module in self.setup.objective.modules():
             if isinstance(module, ZeroShot):
                 summary["zero_shot_skipped"] = module.skipped_share  # share of batches with a single class
+        if self.problems is not None:
+            summary["problems"] = all_rows(self.problems)
         if self.setup.is_first:
             self.folder.write_json("figures.json", summary)
         return summary

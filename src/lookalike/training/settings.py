@@ -26,10 +26,12 @@ class Settings:
     check: bool = setting(True, "decode every picture once before training starts, to find the unreadable ones")
 
     backbone: str = setting(
-        "efficientnet_lite0", "any timm model, bn_inception, resnet20 or resnetv2-20", group="the model"
+        "efficientnet_lite0", "any timm model, bn_inception, resnet20, bottleneck20 or resnetv2-20", group="the model"
     )
     weights: str = setting(
-        "auto", "weights of the backbone: auto (bundled), none (random), timm (timm downloads them), a file, or a run"
+        "auto",
+        "weights of the backbone: auto (bundled), none (random), timm (timm downloads them), a run, or a file; "
+        "see lookalike weights",
     )
     dim: int | None = setting(128, "size of the embedding; null: no projection", least=1)
     pooling: str = setting("gsp", "how local features become one vector: gsp, average, max, gem, attention, ...")
@@ -42,11 +44,16 @@ class Settings:
         None, "shorter side of a picture before it is cropped to size; null: in proportion", least=1
     )
     freeze_backbone: bool | None = setting(
-        None, "train the head alone, from cached features; default: yes without a GPU if weights are available"
+        None,
+        "train the head alone, from cached features (and the last stages, with --train-stages); "
+        "default: yes without a GPU if weights are available",
     )
     freeze_batch_norm: bool | None = setting(None, "do not train batch norm; default: yes with pretrained weights")
     train_stages: int | None = setting(
-        None, "number of stages of the backbone to fine-tune, counted from the last; null: all", least=0
+        None,
+        "number of stages of the backbone to fine-tune, counted from the last; with --freeze-backbone from cached maps "
+        "of the stages before, null: none; without, null: all",
+        least=0,
     )
     start: Literal["pca", "random", "glorot"] | None = setting(
         None,
@@ -63,12 +70,13 @@ class Settings:
 
     loss: str = setting(
         "multi-similarity",
-        "circle, contrastive (c1), contrastive-distance (c2), libc, lifted-structure, margin, multi-similarity (ms), "
-        "n-pair, proxy-anchor, proxy-nca, proxy-nca++, soft-triple or triplet",
+        "circle, contrastive (c1), contrastive-distance (c2), libc, lifted-structure, lifted-structure-song, margin, "
+        "multi-similarity (ms), n-pair, proxy-anchor, proxy-nca, proxy-nca++, soft-triple or triplet",
         group="the loss",
     )
-    preset: Literal["cub", "cars", "inshop", "sop"] | None = setting(
-        None, "settings of the loss that the papers use for a data set"
+    preset: Literal["cub", "cars", "inshop", "sop", "paper"] | None = setting(
+        None,
+        "settings of loss and GSP that the papers use for a data set; paper: for other data, with the loss's defaults",
     )
     loss_settings: dict[str, Any] = setting({}, "settings of the loss, e.g. --loss-settings.margin 0.5")
 
@@ -91,12 +99,20 @@ class Settings:
         0.0, "weight of LIBC's two losses (messages between the pictures of a batch) beside the loss; 0: none", least=0
     )
     libc_settings: dict[str, Any] = setting({}, "settings of LIBC, e.g. --libc-settings.heads 8")
+    message_passing: int = setting(
+        0, "k-reciprocal neighbours between which a benchmark passes LIBC's messages at test; 0: none", least=0
+    )
     ccp: bool = setting(False, "chance-constrained programming: a sequence of proxy problems; embeddings are clipped")
     ccp_proxies: int = setting(8, "proxies of each class", least=1)
     ccp_pool: int = setting(12, "pictures of each class that the proxies of a problem are chosen from", least=1)
     ccp_pull: float = setting(2e-4, "how strongly weights are pulled towards the last problem's solution", least=0)
     ccp_patience: int = setting(3, "evaluations without improvement that end a problem", least=1)
     ccp_in_batch: float = setting(0.0, "weight of the same loss inside the batch; the authors' code uses 0.1", least=0)
+    ccp_printed: bool = setting(
+        False,
+        "begin as Algorithm 1 is printed: proxies start from random pictures, and the first problem has a pull, too; "
+        "no: as the authors' code",
+    )
     ccp_select: Literal["k-centre", "random"] = setting("k-centre", "how proxies are chosen from the pool")
     ccp_alternate: bool = setting(True, "solve a sequence of problems; no: only the first one")
     ccp_against: Literal["proxies", "samples"] = setting(
@@ -111,7 +127,7 @@ class Settings:
         False, "divide a batch into another number of classes and pictures per class at random in every epoch"
     )
     crop: Literal["area", "wide", "pixels", "none"] = setting(
-        "area", "random crop: .16 to 1 of the area, wide (.08 to 1), 40 to 256 pixels, or none"
+        "area", "random crop: .16 to 1 of the area, wide (.08 to 1), pixels (sides of 40 to 256), or none"
     )
     flip: bool = setting(True, "mirror half of the training pictures")
     erase: float = setting(
@@ -131,13 +147,28 @@ class Settings:
 
     steps: int = setting(1000, "maximum number of training steps", group="the optimiser", least=1)
     optimiser: Literal["adam", "adamw", "radam", "sgd"] = setting(
-        "adam", "adam and radam with L2 decay as in the papers; adamw: decoupled"
+        "adam", "adam has L2 decay, adamw and radam decoupled decay, as in the papers"
     )
     lr: float | None = setting(
         None, "learning rate; null: 1e-3 for a random start, else small enough to keep the pca start", above=0
     )
-    backbone_lr: float = setting(1.0, "rate of the backbone, as a multiple of lr", above=0)
-    pooling_lr: float = setting(1.0, "rate of the pooling's parameters, as a multiple of lr", above=0)
+    backbone_lr: float | None = setting(
+        None,
+        "rate of the backbone, as a multiple of lr; null: 1, but a rate of 1e-5 for stages "
+        "with --freeze-backbone --train-stages",
+        above=0,
+    )
+    pooling_lr: float | None = setting(
+        None,
+        "rate of the pooling's parameters, as a multiple of lr; null: 1 with --lr, --preset or a random start, else 25",
+        above=0,
+    )
+    scalar_lr: float | None = setting(
+        None,
+        "rate of a pooling's single numbers (learnt keep and sharpness, GeM's power), as a multiple of lr; "
+        "null: that of the pooling with --lr, --pooling-lr or --preset, else a rate of 0.005",
+        above=0,
+    )
     proxy_lr: float | None = setting(
         None, "rate of the loss's parameters, as a multiple of lr; null: as in its papers", above=0
     )
@@ -148,6 +179,9 @@ class Settings:
         (0.9, 0.999), "betas of adam, adamw and radam; the first is the momentum of sgd", least=0, below=1
     )
     schedule: Literal["constant", "cosine", "plateau"] = setting("constant", "learning rate schedule")
+    plateau_patience: int = setting(
+        5, "evaluations without improvement that lower the rate on a plateau; without validation, of the loss", least=1
+    )
     min_delta: float = setting(0.0, "gain of the monitored metric that counts as improvement on a plateau", least=0)
     min_lr: float = setting(0.0, "smallest learning rate on a plateau", least=0)
     warm_up: int | None = setting(
@@ -183,6 +217,11 @@ class Settings:
         check_settings(self)
         if self.start == "pca" and self.dim is None:
             raise ValueError("start pca needs a projection: set dim, or set start to random")
+
+    @property
+    def head_only(self) -> bool:
+        """Whether no stage of the backbone trains."""
+        return bool(self.freeze_backbone) and not self.train_stages
 
 
 # Settings that may change when a run is resumed: they do not affect steps that were already done.

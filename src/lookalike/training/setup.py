@@ -6,10 +6,10 @@ Whatever is wrong with settings or data is found here, before anything is writte
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from lightning_fabric import Fabric
+from torch import Tensor
 
 from lookalike import data
 from lookalike._util.progress import Display
@@ -18,15 +18,20 @@ from lookalike.data.pictures import Pictures
 from lookalike.data.sampler import ClassBatches, ReshapedBatches
 from lookalike.inference.preprocess import Preprocess
 from lookalike.models import Embedder
+from lookalike.models.backbone import in_eval_mode
 from lookalike.models.embedder import Head
+from lookalike.models.stages import StageCut
 from lookalike.objectives import Objective
 from lookalike.objectives.between_proxies import BetweenAnchors
 from lookalike.training.checkpoint import RunFolder
 from lookalike.training.features import FeatureFeed, Feed, PictureFeed, fill_cache
-from lookalike.training.model import create_embedder, create_objective, gentle_rate, start_head
-from lookalike.training.resolve import choose_precision, require_resumable, resolve
+from lookalike.training.model import create_embedder, create_objective, gentle_rate, require_trained, start_head
+from lookalike.training.resolve import choose_precision, require_resumable, resolve, set_rates
 from lookalike.training.settings import Settings
 from lookalike.training.split import describe, divide, fingerprint, fingerprint_without_content
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 T = TypeVar("T")
 
@@ -51,7 +56,7 @@ class Setup:
     """
 
     settings: Settings
-    fabric: Fabric
+    fabric: "Fabric"
     display: Display
     folder: RunFolder
     train: Pictures
@@ -65,10 +70,17 @@ class Setup:
 
     @property
     def model(self) -> Embedder | Head:
-        """The trained module: the head alone if the feed gives features."""
-        if self.settings.freeze_backbone:
+        """The trained module: the head alone if no stage of the backbone trains."""
+        if self.settings.head_only:
             return self.embedder.head
         return self.embedder
+
+    def local_features(self, inputs: Tensor) -> Tensor:
+        """Compute what is left to do for the backbone: the feed's inputs -> local features (B, N, C)."""
+        if self.settings.head_only:
+            with torch.no_grad(), in_eval_mode(self.embedder.backbone):
+                return self.feed.local_features(inputs, self.embedder.backbone)
+        return self.feed.local_features(inputs, self.embedder.backbone)
 
     @property
     def is_first(self) -> bool:
@@ -123,9 +135,7 @@ def set_up(settings: Settings, folder: RunFolder, stop: StopRequest, pictures: P
     # Model and objective
     torch.manual_seed(settings.seed)
     embedder = create_embedder(settings)
-    trained = embedder.head if settings.freeze_backbone else embedder
-    if not any(parameter.requires_grad for parameter in trained.parameters()):
-        raise ValueError("nothing would be trained: the backbone is frozen and the head has no weights; set --dim")
+    require_trained(settings, embedder)
     objective, anchors = create_objective(
         settings, len(train.classes), embedder.head.dim, embedder.head.pooling, validation is not None
     )
@@ -147,9 +157,13 @@ def set_up(settings: Settings, folder: RunFolder, stop: StopRequest, pictures: P
     for note in notes + more_notes:
         display.say(note)
     embedder.to(fabric.device)
+    cut = cache = None
+    if settings.freeze_backbone and settings.train_stages:
+        cut = _cut(embedder, settings.train_stages, display)
+    if settings.head_only or cut is not None:
+        cache = fill_cache(settings, embedder, train, validation, fabric, display, cut)
     feed: Feed
-    if settings.freeze_backbone:
-        cache = fill_cache(settings, embedder, train, validation, fabric, display)
+    if cache is not None:
         feed = FeatureFeed(train, cache, sampler, settings.views)
     else:
         feed = PictureFeed(
@@ -166,7 +180,7 @@ def set_up(settings: Settings, folder: RunFolder, stop: StopRequest, pictures: P
     if state is None:
         display.say(start_head(embedder, feed, train, settings, display))
         if settings.lr is None:
-            settings = replace(settings, lr=gentle_rate(embedder))
+            settings = set_rates(settings, gentle_rate(embedder))
     if fabric.global_rank == 0:
         if state is None:
             folder.write_settings(settings)
@@ -178,7 +192,9 @@ def set_up(settings: Settings, folder: RunFolder, stop: StopRequest, pictures: P
     )
 
 
-def _launch(settings: Settings) -> Fabric:
+def _launch(settings: Settings) -> "Fabric":
+    from lightning_fabric import Fabric
+
     devices, nodes = settings.devices, settings.nodes
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has decided
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -194,6 +210,15 @@ def _launch(settings: Settings) -> Fabric:
     return fabric
 
 
+def _cut(embedder: Embedder, stages: int, display: Display) -> StageCut | None:
+    """Cut the backbone before the stages that train; None, with a note, if that is not possible."""
+    try:
+        return StageCut(embedder.backbone, stages, embedder.input_spec.size)
+    except ValueError as error:
+        display.say(f"{error}: nothing is cached, pictures go through the whole network at every step")
+        return None
+
+
 def _previous_settings(folder: RunFolder, settings: Settings) -> Settings | None:
     """Lock the folder. Return the settings of the run to resume; None for a new run, whose folder must be free."""
     folder.lock()
@@ -204,7 +229,7 @@ def _previous_settings(folder: RunFolder, settings: Settings) -> Settings | None
     return None
 
 
-def _load(fabric: Fabric, settings: Settings, previous: Settings | None) -> Pictures:
+def _load(fabric: "Fabric", settings: Settings, previous: Settings | None) -> Pictures:
     """Load the pictures. The first process checks every file; the others drop what it found unreadable."""
     source = settings.data
     if source is None and previous is not None:
@@ -227,7 +252,7 @@ def _load(fabric: Fabric, settings: Settings, previous: Settings | None) -> Pict
     return unchecked.take([positions[name] for name in readable])
 
 
-def _on_first_process(fabric: Fabric, work: Callable[[], T]) -> T:
+def _on_first_process(fabric: "Fabric", work: Callable[[], T]) -> T:
     """Run ``work`` in the first process and give its result or error to all."""
     result: T | None = None
     error: Exception | None = None
