@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import sqlite3
 from pathlib import Path
 from threading import Thread
@@ -275,6 +276,7 @@ def test_opening_the_store_names_its_index(
     for name, place, store in (("mine.idx", "m.db", str(tmp_path / "m.db")), ("other.idx", "other.idx/in.db", "in.db")):
         index.create(name, model).close()
         about = tmp_path / name / "index.json"
+        (tmp_path / name / "checksums.json").unlink()
         about.write_text(json.dumps({**json.loads(about.read_text()), "backend": "milvus", "store": store}))
         for make in (Path.touch, Path.mkdir):
             make(Path(place))
@@ -296,6 +298,10 @@ def test_missing_or_damaged_files_give_one_line_errors(model: TrainedModel, tmp_
         idx.add(make_items(400), draw(400))
     about, items = path / "index.json", path / "items.sqlite"
     whole, text = items.read_bytes(), about.read_text()
+    about.write_text(text.replace("cosine", "l2"))
+    with pytest.raises(index.BrokenIndex, match=r"index\.json is damaged, or was edited"):
+        index.open(path)
+    (path / "checksums.json").unlink()
 
     def fails(kind: type[Exception], message: str) -> None:
         with pytest.raises(kind, match=message) as caught, index.open(path) as idx:
@@ -320,7 +326,7 @@ def test_missing_or_damaged_files_give_one_line_errors(model: TrainedModel, tmp_
     items.write_bytes(whole[:4096] + bytes(len(whole) - 4096))
     fails(index.BrokenIndex, r"items\.sqlite is damaged")
     items.write_bytes(b"")
-    fails(index.BrokenIndex, "it has no table of items")
+    fails(index.BrokenIndex, "it does not have the tables gone, items, vectors")
     items.unlink()
     fails(index.BrokenIndex, r"items\.sqlite is missing")
     items.write_bytes(whole)
@@ -373,3 +379,51 @@ def test_metadata_bounds(run_folder: Path, tmp_path: Path) -> None:
             with pytest.raises(ValueError, match=message):
                 idx.add([Item("a", "/a", "", metadata)], draw(1))
         assert idx.count() == 0
+
+
+def test_commits_that_a_damaged_log_has_lost_are_noticed(
+    model: TrainedModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a kill, whose log is then damaged: SQLite drops the commits from the damaged one on."""
+    path, copy = tmp_path / "i", tmp_path / "killed"
+    items, vectors = make_items(12), draw(12)
+    with index.create(path, model) as idx:
+        for start in range(0, 12, 3):
+            idx.add(items[start : start + 3], vectors[start : start + 3])
+        shutil.copytree(path, copy)  # with the log, which closing would remove
+    with index.open(copy) as idx:
+        assert idx.count() == 12
+        assert idx.check().status == "ok"
+    assert caplog.text == ""
+    shutil.rmtree(copy)
+    with index.open(path) as idx:
+        idx.delete([items[0].id])
+        idx.restamp({items[1].id: "1:2:3"})
+        shutil.copytree(path, copy)
+    log = copy / "items.sqlite-wal"
+    content = bytearray(log.read_bytes())
+    frame = 24 + int.from_bytes(content[8:12], "big")  # header and page
+    content[-frame // 2] ^= 4  # in the last commit
+    log.write_bytes(content)
+    with index.open(copy) as idx:
+        assert idx.stamps([items[1].id]) == {items[1].id: ""}
+        finding = idx.check()
+        assert finding.status == "damaged"
+        assert "1 commit lost, the latest: the log items.sqlite-wal was damaged or removed" in finding.detail
+    assert "1 commit lost" in caplog.text
+    caplog.clear()
+    counter = copy / "items.sqlite-commits"
+    text = counter.read_bytes()
+    for position in range(len(text)):
+        counter.write_bytes(text[:position] + bytes([text[position] ^ 1]) + text[position + 1 :])
+        with index.open(copy) as idx:
+            assert "items.sqlite-commits is damaged" in idx.check().detail
+    with index.open(copy) as idx:  # the next commit is counted from what is there
+        idx.add(items[:1], vectors[:1])
+    caplog.clear()
+    with index.open(copy) as idx:
+        assert idx.check().status == "ok"
+    counter.unlink()  # as in indexes of earlier versions
+    with index.open(copy) as idx:
+        assert idx.check().status == "ok"
+    assert caplog.text == ""

@@ -200,3 +200,55 @@ def test_names_that_are_not_utf8(model: TrainedModel, tmp_path: Path) -> None:
         assert item.file.is_file()
         assert item.label == "\\xE9"
         assert counts(index.sync(idx, model, tmp_path / "p")) == (0, 0, 0, 1, 0)
+
+
+def test_moved_and_renamed_files_are_not_embedded_again(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
+    counting = Counting(model)
+    with index.create(tmp_path / "i", model) as idx:
+        index.sync(idx, counting, pictures, metadata={"wren/1.png": {"year": 2020, "label": "winter wren"}})
+        counting.embedded.clear()
+        (pictures / "wren" / "1.png").rename(pictures / "robin" / "renamed.png")
+        shutil.copy(pictures / "alone.png", pictures / "copy.png")
+        changes = index.sync(idx, counting, pictures)
+        assert (changes.moved, changes.added, changes.removed, changes.unchanged) == (1, 1, 0, 4)
+        moved = idx.get([index.file_id(pictures / "robin" / "renamed.png")])[0]
+        assert moved is not None
+        assert (moved.label, moved.metadata) == ("winter wren", {"year": 2020})
+
+        pictures.rename(tmp_path / "elsewhere")
+        changes = index.sync(idx, counting, tmp_path / "elsewhere")
+        assert (changes.moved, changes.added, changes.unchanged) == (6, 0, 0)
+        assert counting.embedded == []
+        assert idx.count() == 6
+        files = [item.file for item in idx.items()]
+        assert {file.parent.parent.name for file in files} <= {"elsewhere", tmp_path.name, "robin"}
+        np.testing.assert_array_equal(idx.vectors([item.id for item in idx.items()]), model.embed(files))
+
+
+def test_a_name_with_new_content_does_not_hand_on_its_vector(
+    model: TrainedModel, pictures: Path, tmp_path: Path
+) -> None:
+    with index.create(tmp_path / "i", model) as idx:
+        index.sync(idx, model, pictures)
+        (pictures / "alone.png").rename(pictures / "z.png")
+        draw_picture(pictures / "alone.png", 99)
+        index.sync(idx, model, pictures, batch=1)
+        files = [item.file for item in idx.items()]
+        np.testing.assert_array_equal(idx.vectors([item.id for item in idx.items()]), model.embed(files))
+
+
+def test_prune_and_remove(model: TrainedModel, pictures: Path, tmp_path: Path) -> None:
+    draw_picture(tmp_path / "disk" / "1.png", 50)
+    with index.create(tmp_path / "i", model) as idx:
+        index.sync(idx, model, pictures)
+        index.sync(idx, model, tmp_path / "disk")
+        (pictures / "wren" / "1.png").unlink()
+        shutil.rmtree(tmp_path / "disk")
+        pruned = index.prune(idx)
+        assert pruned.paths == [str(pictures / "wren" / "1.png")]
+        assert pruned.missing_folders == [str(tmp_path / "disk")]
+        assert idx.count() == 5
+        assert index.remove(idx, "*/robin/*") == [str(pictures / "robin" / n) for n in ("1.png", "deep/2.png")]
+        with pytest.raises(ValueError, match=r"no picture of .* matches"):
+            index.remove(idx, "*.gif")
+        assert idx.count() == 3

@@ -24,14 +24,14 @@ ROUNDS = 8
 EACH = 5  # items that are added together
 
 
-def killed_while(work: Callable[[Any], None], after: float) -> list[Any]:
-    """Run it in another process, kill that after so many seconds of work, and give what it had sent."""
+def killed_while(work: Callable[[Any], None], after: float, least: int = 0) -> list[Any]:
+    """Run it in another process, kill that after ``least`` messages and so many seconds, and give what it had sent."""
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
     process = fork.Process(target=work, args=(sender,))
     process.start()
     sender.close()
-    sent = [receiver.recv()]  # it has begun
+    sent = [receiver.recv() for _ in range(1 + least)]  # the first: it has begun
     time.sleep(after)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
@@ -86,7 +86,7 @@ def test_killed_while_adding_and_deleting(model: TrainedModel, tmp_path: Path) -
                     idx.delete(ids) if value is None else idx.add(group(number), np.full((EACH, DIM), value))
                     sender.send(number)
 
-        done = len(killed_while(work, chance.uniform(0, 0.15)))
+        done = len(killed_while(work, chance.uniform(0, 0.15), least=2))
         acknowledged += done
         after = [before]  # what is held after one step, two, ...
         for number, value in islice(steps(start), done + 1):

@@ -208,3 +208,106 @@ def test_lengths_beyond_fp32_are_refused(euclidean_model: TrainedModel, tmp_path
                 idx.add(make_items(2), scale * draw(2))
             with pytest.raises(ValueError, match="Milvus takes vectors with lengths from 1e-15 to 1e\\+15"):
                 idx.search(scale * draw(2))
+
+
+def test_a_short_collection_is_refused(model: TrainedModel, tmp_path: Path) -> None:
+    """As after damage to a manifest of Milvus."""
+    path = tmp_path / "i"
+    with index.create(path, model, store=str(path / "m.db")) as idx:
+        idx.add(make_items(5), draw(5))
+        idx.add(make_items(2), draw(2))
+        idx.delete(["i00004"])
+        assert idx.check().status == "ok"
+    with index.open(path) as idx:
+        assert idx.count() == 4
+        idx._client.delete(idx.about.collection, ids=["i00000"])  # type: ignore[attr-defined]
+    with pytest.raises(index.BrokenIndex, match="has 3 items, expected 4"):
+        index.open(path)
+    (path / "collection.json").unlink()  # as in indexes of earlier versions
+    with index.open(path) as idx:
+        assert idx.count() == 3
+
+
+AWKWARD = {"a": 1.0, "b": -0.0, "c": "\u00fc\u2028\\", "d": [1, {"x": None}], "e": 2**53 + 1, "f": 1e-300, "g": 0.1}
+
+
+@pytest.mark.parametrize("which", ["file", "address"])
+def test_damaged_rows_are_noticed(
+    which: str,
+    model: TrainedModel,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lookalike.index.items._reported", set())
+    path = tmp_path / "damaged"
+    store = request.getfixturevalue("server") if which == "address" else str(tmp_path / "m.db")
+    items = [item._replace(metadata={**item.metadata, **AWKWARD}) for item in make_items(20)]
+    vectors = draw(20)
+    with index.create(path, model, store) as idx:
+        idx.add(items, vectors, ["1:2:3"] * 20)
+        assert idx.check().status == "ok"
+        assert idx.get([items[3].id]) == [items[3]]
+        idx.restamp({items[4].id: "4:5:6"})
+        assert idx.check().status == "ok"
+        client, collection = idx._client, idx.about.collection  # type: ignore[attr-defined]
+        columns = [field["name"] for field in client.describe_collection(collection)["fields"]]
+        changes = {"label": "another", "metadata": {**items[7].metadata, "g": 0.2}, "stamp": "9:9:9"}
+        for number, (column, value) in enumerate(changes.items(), 6):
+            (row,) = client.get(collection, ids=[items[number].id], output_fields=columns)
+            client.upsert(collection, [{**row, column: value}])
+        (row,) = client.get(collection, ids=[items[9].id], output_fields=columns)
+        row["vector"][3] = float(np.nextafter(np.float32(row["vector"][3]), np.float32(9)))
+        client.upsert(collection, [row])
+        lost = {item.id for item in items[6:10]}
+        assert {hit.item.id for hit in idx.search(vectors[9:10], 20)[0]} == {item.id for item in items} - lost
+        assert idx.get([items[6].id, items[5].id]) == [None, items[5]]
+        with pytest.raises(KeyError):
+            idx.vectors([items[9].id])
+        again = {item.id for item in items} - set(idx.files_below("/"))
+        assert again == (lost if which == "file" else lost - {items[9].id})
+        idx.restamp({items[9].id: "0:0:0"})  # must not hide the damage
+        finding = idx.check()
+        assert finding.status == "damaged"
+        assert f"4 of 20 rows (first: {items[6].id})" in finding.detail
+        assert caplog.text.count("its checksum differs") == 4
+        idx.add(items[6:10], vectors[6:10])
+        assert idx.check().status == "ok"
+
+
+def test_a_collection_of_an_earlier_version(
+    model: TrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pymilvus import CollectionSchema
+
+    add_field = CollectionSchema.add_field
+
+    def without_checksums(self: CollectionSchema, name: str, *arguments: object, **options: object) -> object:
+        return self if "checksum" in name else add_field(self, name, *arguments, **options)
+
+    monkeypatch.setattr(CollectionSchema, "add_field", without_checksums)
+    with index.create(tmp_path / "i", model, str(tmp_path / "m.db")) as idx:
+        items, vectors = make_items(5), draw(5)
+        idx.add(items, vectors, ["1:2:3"] * 5)
+        assert idx.search(vectors[2:3], 1)[0][0].item == items[2]
+        assert len(idx.files_below("/")) == 5
+        assert idx.check().status == "no checksum"
+
+
+def test_settings_of_the_store_are_checked(model: TrainedModel, tmp_path: Path) -> None:
+    store = str(tmp_path / "m.db")
+    for kind, settings, why in (
+        ("hnsw", {"nlist": 8}, "store settings of kind hnsw are M, efConstruction, got nlist"),
+        ("hnsw", {"M": 0}, "must be a positive integer, got 0"),
+        ("ivf", {"nlist": True}, "must be a positive integer, got True"),
+        ("auto", {"M": 8}, "store settings of kind auto are none, got M"),
+        ("ivf-pq", {}, "is for FAISS only"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            index.create(tmp_path / "m", model, store, kind=kind, store_settings=settings)
+    with pytest.raises(ValueError, match="store settings are for Milvus only"):
+        index.create(tmp_path / "m", model, kind="hnsw", store_settings={"M": 8})
+    with pytest.raises(ValueError, match="diskann is for a Milvus server only"):
+        index.create(tmp_path / "m", model, kind="diskann")
+    assert not (tmp_path / "m").exists()

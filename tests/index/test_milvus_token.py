@@ -14,6 +14,12 @@ from lookalike.inference.model import TrainedModel
 TOKEN = "root:very-secret"
 
 
+def write_about(folder: Path, text: str) -> None:
+    """Write index.json as a stranger would, without a checksum."""
+    (folder / "index.json").write_text(text)
+    (folder / "checksums.json").unlink()
+
+
 @pytest.fixture(autouse=True)
 def token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOOKALIKE_MILVUS_TOKEN", TOKEN)
@@ -78,7 +84,7 @@ def test_the_index_of_a_stranger_gets_nothing(model: TrainedModel, tmp_path: Pat
         thread.start()
         about = json.loads((tmp_path / "idx" / "index.json").read_text())
         about |= {"backend": "milvus", "store": address, "collection": "items"}
-        (tmp_path / "idx" / "index.json").write_text(json.dumps(about))
+        write_about(tmp_path / "idx", json.dumps(about))
         with pytest.raises(PermissionError, match=f"not sent to {address}, which only the index names"):
             index.open(tmp_path / "idx")
         listener.shutdown(socket.SHUT_RDWR)
@@ -93,7 +99,7 @@ def test_strange_addresses_in_an_index(store: str, model: TrainedModel, tmp_path
     index.create(tmp_path / "idx", model).close()
     about = json.loads((tmp_path / "idx" / "index.json").read_text())
     about |= {"backend": "milvus", "store": store, "collection": "items"}
-    (tmp_path / "idx" / "index.json").write_text(json.dumps(about))
+    write_about(tmp_path / "idx", json.dumps(about))
     with pytest.raises(index.BrokenIndex, match="does not describe an index"):
         index.open(tmp_path / "idx")
 
@@ -102,13 +108,13 @@ def test_strange_addresses_in_an_index(store: str, model: TrainedModel, tmp_path
 def test_index_json_out_of_bounds(change: dict[str, object], model: TrainedModel, tmp_path: Path) -> None:
     index.create(tmp_path / "idx", model).close()
     about = json.loads((tmp_path / "idx" / "index.json").read_text())
-    (tmp_path / "idx" / "index.json").write_text(json.dumps(about | change))
+    write_about(tmp_path / "idx", json.dumps(about | change))
     with pytest.raises(index.BrokenIndex, match="does not describe an index"):
         index.open(tmp_path / "idx")
 
 
 def test_index_json_that_nests(model: TrainedModel, tmp_path: Path) -> None:
     index.create(tmp_path / "idx", model).close()
-    (tmp_path / "idx" / "index.json").write_text("[" * 100_000)
+    write_about(tmp_path / "idx", "[" * 100_000)
     with pytest.raises(index.BrokenIndex, match="nested deeper than 64"):
         index.open(tmp_path / "idx")

@@ -7,20 +7,37 @@ Of equal distances the lower id comes first.
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 
 from lookalike._util.checks import check_count
+from lookalike._util.checksums import Finding
 from lookalike.data.files import natural_order
 from lookalike.data.names import as_text
-from lookalike.index.filters import Condition, parse
+from lookalike.index.extra_tables import Others
+from lookalike.index.filters import Condition, Where, parse
 from lookalike.index.items import Hit, Item, Vectors, check_ids, check_items, check_vectors
 from lookalike.index.kinds import check_kind
-from lookalike.index.storage import MODEL, About, BrokenIndex, WriterLock, WrongModel, fingerprint_of
+from lookalike.index.query_model import convert_model, load_converted, use_int8
+from lookalike.index.storage import (
+    MODEL,
+    About,
+    BrokenIndex,
+    OutdatedIndex,
+    WriterLock,
+    WrongModel,
+    fingerprint_of,
+)
 from lookalike.inference.engine_name import EngineName
+from lookalike.inference.picture_model import PictureModel
+
+if TYPE_CHECKING:
+    import torch
+
+    from lookalike.inference.model import TrainedModel
 
 MOST = 10_000  # neighbours per search
 QUERIES_AT_ONCE = 64
@@ -68,7 +85,12 @@ class Index(ABC):
     def __init__(self, path: Path, about: About) -> None:
         self.path = path
         self.about = about
-        self.writing = WriterLock(path)
+        self.writing = WriterLock(path, self._require_current)
+
+    @property
+    def home(self) -> Path:
+        """Folder of model, items and calibration of this version."""
+        return self.path / self.about.home
 
     @property
     def fingerprint(self) -> str:
@@ -85,7 +107,7 @@ class Index(ABC):
         """Size D of the vectors."""
         return self.about.dim
 
-    def model(self, device: torch.device | str | None = None, engine: EngineName = "auto") -> Any:
+    def model(self, device: "torch.device | str | None" = None, engine: EngineName = "auto") -> PictureModel:
         """Load the model that the index was made with.
 
         Args:
@@ -93,20 +115,70 @@ class Index(ABC):
             engine: As for ``lookalike.load``.
 
         Returns:
-            A ``lookalike.inference.model.TrainedModel``.
+            The ``ConvertedModel`` of the index, which needs no torch, if it has one for this device and engine. Else a
+            ``TrainedModel``.
+
+        Raises:
+            BrokenIndex: If it is damaged.
+        """
+        converted = load_converted(self.home, self.fingerprint, device, engine)
+        if converted is not None:
+            converted.load_trained = partial(self.trained_model, "cpu")
+            return converted
+        return self.trained_model(device, engine)
+
+    def trained_model(self, device: "torch.device | str | None" = None, engine: EngineName = "auto") -> "TrainedModel":
+        """Load the model with torch, for ``TrainedModel.match``.
+
+        Args:
+            device: As for ``model``.
+            engine: As for ``model``.
+
+        Returns:
+            The model.
 
         Raises:
             BrokenIndex: If it is damaged.
         """
         from lookalike.inference.model import load
 
-        model = load(self.path / MODEL, device, engine)
+        model = load(self.home / MODEL, device, engine)
         if fingerprint_of(model) != self.fingerprint:
             raise BrokenIndex(
-                f"{self.path / MODEL} is damaged or of another index: its fingerprint is not that in index.json. "
+                f"{self.home / MODEL} is damaged or of another index: its fingerprint is not that in index.json. "
                 "Copy the model from its run again, or make a new index"
             )
+        if self.about.precision == "int8":
+            use_int8(self.home, model)
         return model
+
+    def use_precision(self, model: "TrainedModel") -> None:
+        """Let a model compute in the precision of the index, with its int8 network if it has one."""
+        if self.about.precision == "int8" and model.precision != "int8":
+            use_int8(self.home, model)
+
+    def convert_model(self, engine: EngineName = "auto", model: "TrainedModel | None" = None) -> bool:
+        """Store a converted model, which queries load without torch, unless the index has it already.
+
+        Args:
+            engine: What queries will compute with. Nothing is stored for torch.
+            model: The model, if it is loaded already; None loads it.
+
+        Returns:
+            Whether the index has a converted model. If the model cannot be converted, a warning says why.
+        """
+        if self.about.precision == "int8" and model is None:  # cannot be calibrated again without the pictures
+            return load_converted(self.home, self.fingerprint, "cpu", engine) is not None
+        with self.writing():
+            return convert_model(self.home, self.fingerprint, engine, model)
+
+    def is_current(self) -> bool:
+        """Whether this is still the version that ``index.json`` names."""
+        return About.read(self.path).home == self.about.home
+
+    def _require_current(self) -> None:
+        if not self.is_current():
+            raise OutdatedIndex(f"{self.path} has another model since it was opened: open it again")
 
     def check_model(self, model: Any) -> None:
         """Check that a model is the one that the index was made with.
@@ -119,19 +191,22 @@ class Index(ABC):
         """
         fingerprint = fingerprint_of(model)
         if fingerprint != self.fingerprint:
-            source = f"the model in {model}" if isinstance(model, (str, Path)) else "this model"
+            source = model if isinstance(model, (str, Path)) else getattr(model, "source", "this model")
             raise WrongModel(
-                f"{self.path} was made with another model, from {self.about.run} ({self.fingerprint[:8]}), and cannot "
-                f"hold vectors of {source} ({fingerprint[:8]}): make a new index, or use its own model"
+                f"{self.path} was made with another model, {self.about.run} ({self.fingerprint[:8]}), and cannot "
+                f"hold vectors of {source} ({fingerprint[:8]}): make a new index, or leave out RUN to use its own model"
             )
 
-    def add(self, items: Sequence[Item], vectors: Any, stamps: Sequence[str] | None = None) -> int:
+    def add(
+        self, items: Sequence[Item], vectors: Any, stamps: Sequence[str] | None = None, others: Others | None = None
+    ) -> int:
         """Add items, replacing those with the same ids.
 
         Args:
             items: The items (n,).
             vectors: Their vectors (n, D).
             stamps: Their stamps (n,); None for items that are not synchronised with a folder.
+            others: Their vectors of second models; an item without one is not found by that model.
 
         Returns:
             How many were new.
@@ -150,7 +225,7 @@ class Index(ABC):
             return 0
         checked = check_vectors(vectors, self.dim, self.distance, len(items))
         with self.writing():
-            return self._add(items, checked, list(stamps))
+            return self._add(items, checked, list(stamps), others or {})
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete items. Files are never touched.
@@ -167,7 +242,7 @@ class Index(ABC):
         with self.writing():
             return self._delete(list(dict.fromkeys(ids)))
 
-    def search(self, vectors: Any, k: int = 10, where: str | None = None) -> list[list[Hit]]:
+    def search(self, vectors: Any, k: int = 10, where: Where = None) -> list[list[Hit]]:
         """Find the nearest items.
 
         Args:
@@ -191,7 +266,7 @@ class Index(ABC):
             hits += self._search(queries[start : start + QUERIES_AT_ONCE], k, conditions)
         return hits
 
-    def count(self, where: str | None = None) -> int:
+    def count(self, where: Where = None) -> int:
         """Count the items that match a filter."""
         return self._count(parse(where))
 
@@ -222,7 +297,7 @@ class Index(ABC):
             vectors[row] = by_id[item_id]
         return vectors
 
-    def items(self, where: str | None = None, after: str | None = None, limit: int | None = None) -> list[Item]:
+    def items(self, where: Where = None, after: str | None = None, limit: int | None = None) -> list[Item]:
         """List items in order of id.
 
         Args:
@@ -238,6 +313,18 @@ class Index(ABC):
         if limit is not None:
             check_count("limit", limit)
         return self._items(parse(where), after, limit)
+
+    def version(self) -> tuple[Any, ...]:
+        """Return a value that changes when an item is added, replaced or deleted, by whatever process.
+
+        Milvus cannot tell that one was replaced.
+        """
+        return (self.count(),)
+
+    def sample(self, most: int, seed: int = 0) -> list[Item]:
+        """Return up to ``most`` items, drawn at random, in order of id; all if there are no more."""
+        check_count("most", most)
+        return self._sample(most, seed)
 
     def labels(self) -> dict[str, int]:
         """Return every label with the number of its items, in natural order."""
@@ -260,6 +347,30 @@ class Index(ABC):
             "folders": list(self.about.folders),
         }
 
+    def second_models(self) -> list[str]:
+        """Return the names of the models that were added by ``lookalike.index.add_model``."""
+        return []
+
+    def open_model(self, name: str) -> "Index":
+        """Open the same collection with the vectors of a second model.
+
+        Args:
+            name: One of ``second_models``.
+
+        Returns:
+            An index that searches and reads. Close it before this one. Items are added to and deleted from this one.
+
+        Raises:
+            ValueError: If there is no such model.
+        """
+        names = ", ".join(self.second_models()) or "none; lookalike index IDX --with RUN adds one"
+        raise ValueError(f"{self.path} has no second model {name!r}; there are: {names}")
+
+    def other_vectors(self, ids: Sequence[str]) -> Others:
+        """Return the vectors of second models, by fingerprint and id."""
+        del ids
+        return {}
+
     def add_folder(self, folder: str) -> None:
         """Record in ``index.json`` that pictures come from this folder."""
         if folder in self.about.folders:
@@ -275,7 +386,7 @@ class Index(ABC):
         """Change the search structure.
 
         Args:
-            kind: "flat", "ivf", "hnsw" or "auto".
+            kind: One of ``kinds.KINDS``.
         """
         check_kind(kind)
         if kind != self.about.kind:
@@ -316,11 +427,19 @@ class Index(ABC):
         """Return id -> stamp of the items with these ids; the stamp is empty if none was given."""
 
     @abstractmethod
+    def all_stamps(self) -> dict[str, str]:
+        """Return id -> stamp of all items with a stamp."""
+
+    @abstractmethod
     def restamp(self, stamps: dict[str, str]) -> None:
         """Set new stamps by id; the items stay unchanged."""
 
     @abstractmethod
-    def _add(self, items: list[Item], vectors: Vectors, stamps: list[str]) -> int: ...
+    def check(self) -> Finding:
+        """Check all stored rows."""
+
+    @abstractmethod
+    def _add(self, items: list[Item], vectors: Vectors, stamps: list[str], others: Others) -> int: ...
 
     @abstractmethod
     def _delete(self, ids: list[str]) -> int: ...
@@ -339,6 +458,9 @@ class Index(ABC):
 
     @abstractmethod
     def _items(self, where: tuple[Condition, ...], after: str | None, limit: int | None) -> list[Item]: ...
+
+    @abstractmethod
+    def _sample(self, most: int, seed: int) -> list[Item]: ...
 
     @abstractmethod
     def _labels(self) -> dict[str, int]: ...

@@ -1,4 +1,4 @@
-"""``index.faiss``: an IVF or HNSW structure on disk, with row numbers and the state of the database it was built from.
+"""``index.faiss``: a search structure on disk, with row numbers and the state of the database it was built from.
 
     512 bytes       JSON: kind, count, state, and the digest of these and of all that follows
     8 n bytes       row number of each position, int64
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from lookalike._util.files import replacing
 from lookalike._util.untrusted import parse_json
 from lookalike.index.database import State
-from lookalike.index.kinds import Structure, load_faiss
+from lookalike.index.kinds import load_faiss
+from lookalike.index.structures import Structure
 
 FILE = "index.faiss"
 HEADER_BYTES = 512
@@ -63,6 +64,7 @@ def write_cache(path: Path, cached: Cached) -> None:
             "kind": cached.structure.kind,
             "trained_on": cached.structure.trained_on,
             "recall": cached.structure.recall,
+            "depth": cached.structure.depth,
             "count": len(cached.numbers),
             "state": list(cached.state),
         }
@@ -89,7 +91,7 @@ def read_cache(path: Path) -> Cached | None:
         return None
     if index.ntotal != count:
         return None
-    structure = Structure(header["kind"], index, header["trained_on"], header["recall"])
+    structure = Structure(header["kind"], index, header["trained_on"], header["recall"], header.get("depth", 0))
     return Cached(structure, numbers, alive, State(*header["state"]))
 
 

@@ -1,32 +1,38 @@
 """Items and vectors of a FAISS index in one SQLite file, the source of truth.
 
 Rows are added or removed, never changed, except for the stamp. A reader with rows in memory catches up by asking for
-rows with higher numbers and for removed numbers. The write-ahead log is flushed at every commit: committed items
-survive a killed process and a power cut, and readers continue while one process writes.
+rows with higher numbers and for removed numbers.
+
+Every row has a CRC-32 of its number and its values. It is compared when the row is read; a damaged row is reported once
+and left out. Rows of earlier versions have none.
 """
 
-import os
-import sqlite3
+import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lookalike._util.checksums import Finding
 from lookalike.index.base import FileRecord, path_range
+from lookalike.index.extra_tables import Others, drop_row, extra_tables, is_good_row, put_row
 from lookalike.index.filters import Condition, Value
-from lookalike.index.items import Item, Vectors, metadata_as_json, stored_item
-from lookalike.index.storage import BrokenIndex, IndexInUse
+from lookalike.index.items import KEY, Item, Vectors, encode_metadata, report_damage, stored_item
+from lookalike.index.sqlite_file import VALUES_PER_QUERY, SqliteFile, placeholders
+from lookalike.index.storage import BrokenIndex
 
 FILE = "items.sqlite"
 FORMAT = 1
-WAIT = 30.0  # seconds, for another connection's commit
-VALUES_PER_QUERY = 500  # SQLite allows at least 999
-TABLES = {"items", "vectors", "gone"}
+FEW_ROWS = 200_000  # of which a sample is drawn one by one
+SAMPLE_RUNS = 1_000  # of neighbouring rows that a large sample consists of
+INDEXED_KEYS = 8  # metadata keys that filters find quickly; each costs space and time for every addition
+KEY_SAMPLE = 1_000  # items whose keys are looked at
+CACHE_KIB = 65_536  # of pages: ids are random, and their tree must fit
 
 SCHEMA = f"""
 CREATE TABLE items (
@@ -35,11 +41,16 @@ CREATE TABLE items (
     path TEXT NOT NULL,
     label TEXT NOT NULL,
     metadata TEXT NOT NULL,
-    stamp TEXT NOT NULL
+    stamp TEXT NOT NULL,
+    checksum INTEGER
 );
 CREATE INDEX items_by_label ON items (label);
 CREATE INDEX items_by_path ON items (path);
-CREATE TABLE vectors (number INTEGER PRIMARY KEY, vector BLOB NOT NULL);  -- apart: filters need not pass over them
+CREATE TABLE vectors (  -- apart: filters need not pass over them
+    number INTEGER PRIMARY KEY,
+    vector BLOB NOT NULL,
+    checksum INTEGER
+);
 CREATE TABLE gone (place INTEGER PRIMARY KEY AUTOINCREMENT, number INTEGER NOT NULL);
 PRAGMA user_version = {FORMAT};
 """
@@ -57,7 +68,7 @@ class State(NamedTuple):
     place: int
 
 
-class Database:
+class Database(SqliteFile):
     """A connection to the SQLite file.
 
     Args:
@@ -69,102 +80,103 @@ class Database:
         ValueError: If it has another format.
     """
 
+    FORMAT = FORMAT
+    TABLES = frozenset({"items", "vectors", "gone"})
+
     def __init__(self, path: Path, dim: int) -> None:
-        self.path = path
+        super().__init__(path)
         self.dim = dim
-        if not path.is_file():
-            raise BrokenIndex(f"{path.parent} is not complete: {path.name} is missing")
-        has_log = path.with_name(f"{path.name}-wal").exists()
-        mode = "mode=rw"
-        if not os.access(path.parent, os.W_OK) and not has_log:
-            mode = "immutable=1"  # a read-only folder without a writer: SQLite needs no log of its own
-        with self._translated_errors():
-            self.connection = sqlite3.connect(
-                f"file:{quote(str(path.absolute()))}?{mode}",
-                uri=True,
-                timeout=WAIT,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            # A damaged text must not end the reading of all others.
-            self.connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
-            self.connection.execute("PRAGMA synchronous = FULL")
-            version = self._first("PRAGMA user_version")
-            tables = self._column("SELECT name FROM sqlite_master WHERE type = 'table'")
-        if not set(tables) >= TABLES:
-            raise BrokenIndex(f"{path} is damaged: it has no table of items")
-        if version != FORMAT:
-            raise ValueError(f"{path} has the format {version}, this version reads {FORMAT}")
+        self._has_checksums = self._find_checksums()
+        self.connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        self._present = "1"  # a condition: the item has a vector of this model
+        self._numbered = "items"  # the table whose numbers are those of the rows
 
     @staticmethod
     def make(path: Path) -> None:
         """Create an empty database file."""
-        connection = sqlite3.connect(path, isolation_level=None)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.executescript(SCHEMA)
-        connection.close()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.connection.close()
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Open a read transaction: everything read inside is from one moment."""
-        with self._translated_errors():
-            self.connection.execute("BEGIN")
-            try:
-                yield
-            finally:
-                self.connection.execute("ROLLBACK")
+        SqliteFile.make_file(path, SCHEMA)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Open a write transaction: all or nothing, and on the disk at its end."""
-        with self._translated_errors():
-            self.connection.execute("BEGIN IMMEDIATE")
-            try:
+        try:
+            with super().writing():
                 yield
-            except BaseException:
-                self.connection.execute("ROLLBACK")
-                raise
-            self.connection.execute("COMMIT")
+        except BaseException:
+            self._has_checksums = self._find_checksums()
+            raise
 
-    def insert(self, items: Sequence[Item], vectors: Vectors, stamps: Sequence[str]) -> int:
+    def insert(self, items: Sequence[Item], vectors: Vectors, stamps: Sequence[str], others: Others) -> int:
         """Insert items, replacing those with the same ids.
 
         Args:
-            items: The items (n,).
+            items: The items (n,), which were checked.
             vectors: Their vectors (n, D).
             stamps: Their stamps (n,).
+            others: Their vectors of further models.
 
         Returns:
             How many were replaced.
         """
+        self._add_checksums()
+        extra = extra_tables(self.connection)
         replaced = self.remove([item.id for item in items])
-        for item, vector, stamp in zip(items, vectors, stamps, strict=True):
-            cursor = self.connection.execute(
-                "INSERT INTO items (id, path, label, metadata, stamp) VALUES (?, ?, ?, ?, ?)",
-                (item.id, item.path, item.label, metadata_as_json(item), stamp),
-            )
-            blob = vector.astype("<f4").tobytes()
-            self.connection.execute("INSERT INTO vectors (number, vector) VALUES (?, ?)", (cursor.lastrowid, blob))
+        first = self.state().number + 1
+        item_rows, vector_rows = [], []
+        little_endian = vectors.astype("<f4", copy=False)
+        for number, (item, vector, stamp) in enumerate(zip(items, little_endian, stamps, strict=True), first):
+            values = (item.id, item.path, item.label, encode_metadata(item.metadata), stamp)
+            item_rows.append((number, *values, item_checksum(number, values)))
+            blob = vector.tobytes()
+            vector_rows.append((number, blob, crc32(blob, number)))
+            for fingerprint, (table, _) in extra.items():
+                if item.id in others.get(fingerprint, {}):
+                    put_row(self.connection, table, number, others[fingerprint][item.id])
+        self.connection.executemany(
+            "INSERT INTO items (number, id, path, label, metadata, stamp, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            item_rows,
+        )
+        self.connection.executemany("INSERT INTO vectors (number, vector, checksum) VALUES (?, ?, ?)", vector_rows)
         return replaced
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove items; returns how many there were."""
         numbers = self.numbers_of(ids).values()
+        extra = extra_tables(self.connection)
         for number in numbers:
+            for table, gone_table in extra.values():
+                drop_row(self.connection, table, gone_table, number)
             self.connection.execute("DELETE FROM items WHERE number = ?", (number,))
             self.connection.execute("DELETE FROM vectors WHERE number = ?", (number,))
             self.connection.execute("INSERT INTO gone (number) VALUES (?)", (number,))
         return len(numbers)
 
+    def other_vectors(self, ids: Sequence[str]) -> dict[str, dict[str, Vectors]]:
+        """Read the vectors of further models: fingerprint -> id -> vector, where there are any."""
+        vectors: dict[str, dict[str, Vectors]] = {}
+        for fingerprint, (table, _) in extra_tables(self.connection).items():
+            query = f"SELECT id, extra.number, item, vector, extra.checksum FROM items JOIN {table} AS extra "
+            found = vectors.setdefault(fingerprint, {})
+            for item_id, *row in self._select_in(f"{query} ON item = items.number WHERE id IN", ids):
+                if is_good_row(*row):
+                    _, _, blob, _ = row
+                    found[item_id] = np.frombuffer(blob, "<f4").astype(np.float32)
+        return vectors
+
     def restamp(self, stamps: Iterable[tuple[str, str]]) -> None:
         """Set new stamps, given as (id, stamp)."""
-        for item_id, stamp in stamps:
-            self.connection.execute("UPDATE items SET stamp = ? WHERE id = ?", (stamp, item_id))
+        self._add_checksums()
+        new_stamps = dict(stamps)
+        query = "SELECT number, id, path, label, metadata, stamp, checksum FROM items WHERE id IN"
+        for number, *values, checksum in self._select_in(query, list(new_stamps)):
+            if checksum is not None and checksum != item_checksum(number, values):
+                continue  # a new checksum would hide the damage
+            *unchanged, _ = values
+            stamp = new_stamps[values[0]]
+            checksum = item_checksum(number, [*unchanged, stamp])
+            self.connection.execute(
+                "UPDATE items SET stamp = ?, checksum = ? WHERE number = ?", (stamp, checksum, number)
+            )
 
     def state(self) -> State:
         """Return the current state."""
@@ -172,9 +184,12 @@ class Database:
         return State(last.get("items", 0), last.get("gone", 0))
 
     def count(self, where: Sequence[Condition] = ()) -> int:
-        """Count the items that match a filter."""
+        """Count the items that match a filter. Without one this takes no time: numbers are never used again."""
+        if not where:
+            state = self.state()
+            return state.number - state.place
         clause, values = as_sql(where)
-        return int(self._first(f"SELECT count(*) FROM items WHERE {clause}", values))
+        return int(self._first(f"SELECT count(*) FROM items WHERE {clause} AND {self._present}", values))
 
     def new_vectors(self, since: State, block: int) -> Iterator[tuple[NDArray[np.int64], Vectors]]:
         """Read the rows that were added after a state.
@@ -187,15 +202,67 @@ class Database:
             Row numbers (b,) and vectors (b, D).
         """
         cursor = self.connection.execute(
-            "SELECT number, vector FROM vectors WHERE number > ? ORDER BY number", (since.number,)
+            f"SELECT number, vector, {self._vector_checksum} FROM vectors WHERE number > ? ORDER BY number",
+            (since.number,),
         )
         while rows := cursor.fetchmany(block):
-            numbers, blobs = zip(*rows, strict=True)
-            yield np.array(numbers, np.int64), self._as_vectors(blobs)
+            numbers, vectors = self._good_vectors(rows)
+            yield np.array(numbers, np.int64), vectors
 
     def gone(self, since: State) -> NDArray[np.int64]:
         """Return the numbers of rows that were removed after a state."""
         return np.array(self._column("SELECT number FROM gone WHERE place > ?", [since.place]), np.int64)
+
+    def sample_vectors(self, most: int, seed: int = 0) -> Vectors:
+        """Read the vectors of up to ``most`` rows, drawn at random and in random order.
+
+        Returns:
+            Vectors (m, D).
+        """
+        query = f"SELECT number, vector, {self._vector_checksum} FROM vectors WHERE number >= ? ORDER BY number LIMIT ?"
+        rows = self._sample(query, most, seed)
+        _, vectors = self._good_vectors(rows)
+        return vectors[np.random.default_rng(seed).permutation(len(vectors))]
+
+    def sample_items(self, most: int, seed: int = 0) -> list[Item]:
+        """Read up to ``most`` items, drawn at random, in order of id."""
+        query = f"SELECT {self._row} FROM items WHERE number >= ? ORDER BY number LIMIT ?"
+        items = []
+        for row in self._sample(query, most, seed):
+            item = good_item(row)
+            if item is not None:
+                items.append(item)
+        return sorted(items, key=lambda item: item.id)
+
+    def _sample(self, query: str, most: int, seed: int) -> list[tuple[Any, ...]]:
+        """Rows of a query for a first number and a limit: runs of neighbours at random places, or all rows."""
+        last = self.state().number
+        if self.count() <= most:
+            return self.connection.execute(query, (0, last)).fetchall()
+        rng = np.random.default_rng(seed)
+        if last <= FEW_ROWS:
+            numbers = self._column(f"SELECT number FROM {self._numbered} ORDER BY number")
+            chosen = np.sort(rng.choice(len(numbers), most, replace=False))
+            rows = [self.connection.execute(query, (numbers[i], 1)).fetchone() for i in chosen]
+            return [row for row in rows if row is not None]
+        runs = min(most, SAMPLE_RUNS)
+        length = most // runs
+        by_number: dict[int, tuple[Any, ...]] = {}
+        for start in np.sort(rng.integers(1, last + 1, runs)).tolist():
+            for row in self.connection.execute(query, (start, length)):
+                by_number[row[0]] = row
+        return list(by_number.values())
+
+    def index_metadata(self) -> None:
+        """Index the metadata keys of a sample of the items, so that filters need not read every item."""
+        counts: Counter[str] = Counter()
+        for item in self.sample_items(KEY_SAMPLE):
+            counts.update(key for key in item.metadata if KEY.fullmatch(key))
+        for key, _ in counts.most_common(INDEXED_KEYS):
+            name = f"metadata_{key.encode().hex()}"  # names of indexes do not distinguish case
+            self.connection.execute(
+                f"CREATE INDEX IF NOT EXISTS {name} ON items ({_json_type(key)}, {_json_value(key)})"
+            )
 
     def count_changes(self, since: State) -> tuple[int, int]:
         """Count the existing rows that are newer than a state, and the older ones that were removed."""
@@ -215,32 +282,31 @@ class Database:
             numbers: Row numbers.
 
         Returns:
-            Row number -> id, and the vectors (n, D) in the same order.
+            Row number -> id, and the vectors (n, D) in the same order. Damaged ones are left out.
         """
+        query = f"SELECT number, id, vector, {self._vector_checksum} FROM items JOIN vectors USING (number)"
         ids: dict[int, str] = {}
-        blobs: list[bytes] = []
-        query = "SELECT number, id, vector FROM items JOIN vectors USING (number) WHERE number IN"
-        for number, item_id, blob in self._select_in(query, numbers):
+        rows = []
+        for number, item_id, blob, checksum in self._select_in(f"{query} WHERE number IN", numbers):
             ids[number] = item_id
-            blobs.append(blob)
-        return ids, self._as_vectors(blobs)
+            rows.append((number, blob, checksum))
+        good, vectors = self._good_vectors(rows)
+        return {number: ids[number] for number in good}, vectors
 
     def items_by_number(self, numbers: Sequence[int]) -> dict[int, Item]:
         """Read items by row number; damaged ones are left out."""
-        query = "SELECT number, id, path, label, metadata FROM items WHERE number IN"
         items = {}
-        for number, *row in self._select_in(query, numbers):
-            item = stored_item(*row)
+        for row in self._select_in(f"SELECT {self._row} FROM items WHERE number IN", numbers):
+            item = good_item(row)
             if item is not None:
-                items[number] = item
+                items[row[0]] = item
         return items
 
     def items_by_id(self, ids: Sequence[str]) -> dict[str, Item]:
         """Read items by id; damaged ones are left out."""
-        query = "SELECT id, path, label, metadata FROM items WHERE id IN"
         items = {}
-        for row in self._select_in(query, ids):
-            item = stored_item(*row)
+        for row in self._select_in(f"SELECT {self._row} FROM items WHERE id IN", ids):
+            item = good_item(row)
             if item is not None:
                 items[item.id] = item
         return items
@@ -248,6 +314,10 @@ class Database:
     def stamps(self, ids: Sequence[str]) -> dict[str, str]:
         """Return id -> stamp, for ids that exist."""
         return dict(self._select_in("SELECT id, stamp FROM items WHERE id IN", ids))
+
+    def all_stamps(self) -> dict[str, str]:
+        """Return id -> stamp of all items with a stamp."""
+        return dict(self.connection.execute("SELECT id, stamp FROM items WHERE stamp != ''"))
 
     def numbers_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Return id -> row number, for ids that exist."""
@@ -268,7 +338,7 @@ class Database:
         if after is not None:
             clause += " AND id > ?"
             values.append(after)
-        query = f"SELECT id, path, label, metadata FROM items WHERE {clause} ORDER BY id LIMIT ? OFFSET ?"
+        query = f"SELECT {self._row} FROM items WHERE {clause} AND {self._present} ORDER BY id LIMIT ? OFFSET ?"
         items: list[Item] = []
         offset = 0
         while True:
@@ -277,7 +347,7 @@ class Database:
                 missing = limit - len(items)
             rows = self.connection.execute(query, [*values, missing, offset]).fetchall()
             for row in rows:
-                item = stored_item(*row)
+                item = good_item(row)
                 if item is not None:
                     items.append(item)
             if limit is None or len(items) == limit or not rows:
@@ -286,54 +356,117 @@ class Database:
 
     def labels(self) -> dict[str, int]:
         """Return label -> number of items."""
-        return dict(self.connection.execute("SELECT label, count(*) FROM items GROUP BY label"))
+        query = f"SELECT label, count(*) FROM items WHERE {self._present} GROUP BY label"
+        return dict(self.connection.execute(query))
 
     def files_below(self, folder: str) -> dict[str, FileRecord]:
         """Return id -> record of the items with a stamp whose path is below the folder."""
         rows = self.connection.execute(
-            "SELECT id, path, label, metadata, stamp FROM items WHERE path >= ? AND path < ? AND stamp != ''",
+            f"SELECT {self._row}, vector, {self._vector_checksum} FROM items LEFT JOIN vectors USING (number) "
+            "WHERE path >= ? AND path < ? AND stamp != ''",
             path_range(folder),
         )
         records = {}
-        for item_id, path, label, metadata, stamp in rows:
-            item = stored_item(item_id, path, label, metadata)
-            if item is not None:  # a damaged one is embedded again
-                records[item.id] = FileRecord(item.path, item.label, item.metadata, stamp)
+        for *row, vector, checksum in rows:
+            item = good_item(row)
+            if item is not None and self._is_good(row[0], vector, checksum):  # a damaged one is embedded again
+                records[item.id] = FileRecord(item.path, item.label, item.metadata, row[5])
         return records
 
-    def _first(self, query: str, values: Sequence[Any] = ()) -> Any:
-        """The single value of a query."""
-        (value,) = self.connection.execute(query, values).fetchone()
-        return value
+    def check(self) -> Finding:
+        """Check the structure of the file, the checksums of all rows, and that no row is missing."""
+        faults = self.structure_faults()
+        without_checksum = damaged = 0
+        for *row, checksum in self.connection.execute(f"SELECT {self._row} FROM items"):
+            without_checksum += checksum is None
+            damaged += good_item([*row, checksum]) is None
+        query = f"SELECT number, vector, {self._vector_checksum} FROM vectors"
+        for number, vector, checksum in self.connection.execute(query):
+            without_checksum += checksum is None
+            damaged += not self._is_good(number, vector, checksum)
+        if damaged:
+            faults.append(f"damaged rows: {damaged:,}")
+        faults += self._missing_rows()
+        faults += self.commit_faults()
+        if faults:
+            repair = "index the folder again to replace damaged rows; if that does not help, restore a copy"
+            return Finding(self.path.name, "damaged", f"{'; '.join(map(str, faults))}. To repair: {repair}")
+        if without_checksum:
+            return Finding(self.path.name, "no checksum", f"in {without_checksum:,} rows, of an earlier version")
+        return Finding(self.path.name, "ok", f"{self.count():,} items")
 
-    def _column(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        """The first column of a query."""
-        return [row[0] for row in self.connection.execute(query, values)]
+    def _missing_rows(self) -> list[str]:
+        """Every number up to the last is that of an item with a vector, or of a removed one."""
+        items = set(self._column("SELECT number FROM items"))
+        vectors = set(self._column("SELECT number FROM vectors"))
+        removed = self._column("SELECT number FROM gone")
+        state = self.state()
+        faults = []
+        if items != vectors:
+            faults.append(f"items without a vector, or vectors without an item: {len(items ^ vectors):,}")
+        if sorted([*items, *removed]) != list(range(1, state.number + 1)) or len(removed) != state.place:
+            faults.append("the list of removed items does not fit the items")
+        return faults
 
-    def _select_in(self, query: str, values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-        """Rows of a query that ends in IN, for any number of values."""
-        for start in range(0, len(values), VALUES_PER_QUERY):
-            some = values[start : start + VALUES_PER_QUERY]
-            yield from self.connection.execute(f"{query} ({_placeholders(some)})", some).fetchall()
+    @property
+    def _row(self) -> str:
+        """The columns that ``good_item`` takes."""
+        checksum = "items.checksum" if self._has_checksums else "NULL"
+        return f"number, id, path, label, metadata, stamp, {checksum}"
 
-    def _as_vectors(self, blobs: Sequence[bytes]) -> Vectors:
-        if any(len(blob) != 4 * self.dim for blob in blobs):
+    @property
+    def _vector_checksum(self) -> str:
+        return "vectors.checksum" if self._has_checksums else "NULL"
+
+    def _find_checksums(self) -> bool:
+        return "checksum" in self._column("SELECT name FROM pragma_table_info('items')")
+
+    def _add_checksums(self) -> None:
+        """Add the columns of checksums to a file of an earlier version."""
+        if self._has_checksums:
+            return
+        if not self._find_checksums():  # another process may have added them
+            self.connection.execute("ALTER TABLE items ADD COLUMN checksum INTEGER")
+            self.connection.execute("ALTER TABLE vectors ADD COLUMN checksum INTEGER")
+        self._has_checksums = True
+
+    def _good_vectors(self, rows: Sequence[tuple[int, Any, int | None]]) -> tuple[list[int], Vectors]:
+        """Row numbers and vectors of the undamaged ones of some rows (number, vector, checksum)."""
+        numbers: list[int] = []
+        blobs: list[bytes] = []
+        size = 4 * self.dim
+        for number, blob, checksum in rows:  # runs for every vector of the index: no call for an undamaged one
+            is_blob = type(blob) is bytes and len(blob) == size
+            if (is_blob and checksum == crc32(blob, number)) or self._is_good(number, blob, checksum):
+                numbers.append(number)
+                blobs.append(blob)
+        if rows and not numbers and all(len(blob) != 4 * self.dim for _, blob, _ in rows):
             raise BrokenIndex(f"{self.path} is damaged: a vector is not of size {self.dim}")
-        return np.frombuffer(b"".join(blobs), "<f4").reshape(-1, self.dim).astype(np.float32, copy=False)
+        vectors = np.frombuffer(b"".join(blobs), "<f4").reshape(-1, self.dim).astype(np.float32, copy=False)
+        return numbers, vectors
 
-    @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        """Turn SQLite's errors into ours."""
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            text = str(error)
-            if "locked" in text:
-                message = f"{self.path} is being written by another process: try again when it is done"
-                raise IndexInUse(message) from error
-            raise OSError(f"{self.path} cannot be used: {text}") from error
-        except sqlite3.DatabaseError as error:
-            raise BrokenIndex(f"{self.path} is damaged: {error}") from error
+    def _is_good(self, number: int, blob: Any, checksum: int | None) -> bool:
+        if not isinstance(blob, bytes) or len(blob) != 4 * self.dim:
+            report_damage(f"vector {number}", f"it is not of size {self.dim}")
+            return False
+        if checksum is not None and checksum != crc32(blob, number):
+            report_damage(f"vector {number}", "its checksum differs")
+            return False
+        return True
+
+
+def item_checksum(number: int, values: Sequence[Any]) -> int:
+    """Return the CRC-32 of a row number and the texts of a row of items."""
+    return crc32("\0".join(map(str, values)).encode(errors="surrogateescape"), number)
+
+
+def good_item(row: Sequence[Any]) -> Item | None:
+    """Make an item of a row (number, id, path, label, metadata, stamp, checksum); None if it is damaged."""
+    number, *values, checksum = row
+    if checksum is not None and checksum != item_checksum(number, values):
+        report_damage(f"item {values[0]!r}", "its checksum differs")
+        return None
+    return stored_item(*values[:4])
 
 
 def as_sql(where: Sequence[Condition]) -> tuple[str, list[Any]]:
@@ -343,7 +476,7 @@ def as_sql(where: Sequence[Condition]) -> tuple[str, list[Any]]:
         where: The conditions.
 
     Returns:
-        A clause on the table of items and its values. Words of a filter are only ever values.
+        A clause on the table of items and its values. Words of a filter are only ever values; keys are checked.
     """
     clauses: list[str] = ["1"]
     values: list[Any] = []
@@ -357,36 +490,51 @@ def as_sql(where: Sequence[Condition]) -> tuple[str, list[Any]]:
     return " AND ".join(clauses), values
 
 
-def _placeholders(values: Sequence[Any]) -> str:
-    return ", ".join("?" * len(values))
-
-
 def _is_equality(condition: Condition) -> bool:
     return condition.operator in ("in", "not in")
 
 
 def _column_clause(condition: Condition) -> tuple[str, list[Any]]:
     texts = [value.text for value in condition.values]
+    if condition.key == "id" and len(texts) > VALUES_PER_QUERY:  # from a program: a written filter has fewer
+        return f"{condition.key} {condition.operator} (SELECT value FROM json_each(?))", [json.dumps(texts)]
     if _is_equality(condition):
-        return f"{condition.key} {condition.operator} ({_placeholders(texts)})", texts
+        return f"{condition.key} {condition.operator} ({placeholders(texts)})", texts
     return f"{condition.key} {condition.operator} ?", texts
 
 
 def _metadata_clause(condition: Condition) -> tuple[str, list[Any]]:
-    path = f'$."{condition.key}"'
     clauses: list[str] = []
     values: list[Any] = []
     for json_types, operands in _operands_by_type(condition.values, _is_equality(condition)):
         comparison = f"{condition.operator} ?"
         if _is_equality(condition):
-            comparison = f"IN ({_placeholders(operands)})"
-        clauses.append(f"(json_type(metadata, ?) IN ({json_types}) AND json_extract(metadata, ?) {comparison})")
-        values += [path, path, *operands]
-    matches = f"coalesce({' OR '.join(clauses)}, 0)"
+            comparison = f"IN ({placeholders(operands)})"
+        clauses.append(f"({_json_type(condition.key)} IN ({json_types}) AND {_json_value(condition.key)} {comparison})")
+        values += operands
+    matches = f"({' OR '.join(clauses)})"
     if condition.operator == "not in":
-        matches = f"NOT {matches}"
-    # JSON functions fail on a damaged row, and with it the whole query.
-    return f"CASE WHEN json_valid(metadata) THEN {matches} ELSE 0 END", values
+        return f"(json_valid(metadata) AND NOT coalesce({matches}, 0))", values
+    return matches, values
+
+
+def _json_type(key: str) -> str:
+    """The type of a metadata value in SQL; NULL in a damaged row, where JSON functions would fail the whole query.
+
+    The key is part of the text, because SQLite uses an index only for the very same expression.
+    """
+    return f"CASE WHEN json_valid(metadata) THEN json_type(metadata, {_json_path(key)}) END"
+
+
+def _json_value(key: str) -> str:
+    """A metadata value in SQL; NULL in a damaged row."""
+    return f"CASE WHEN json_valid(metadata) THEN json_extract(metadata, {_json_path(key)}) END"
+
+
+def _json_path(key: str) -> str:
+    if not KEY.fullmatch(key):
+        raise ValueError(f"a key must be letters, digits, _ and -, got {key!r}")
+    return f"'$.\"{key}\"'"
 
 
 def _operands_by_type(values: Sequence[Value], equality: bool) -> list[tuple[str, list[Any]]]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from lookalike.index.items import Vectors
 
 UNIT = 2.0**-24  # rounding of fp32, relative
+HALF = 2.0**-11 + 2.0**-20  # rounding of unit vectors to fp16, of all their numbers together
 UNDERFLOW = 1e-30  # squares below vanish in fp32
 
 
@@ -57,12 +58,14 @@ class Accuracy(NamedTuple):
         length: Length of the query in the coordinates of the structure.
         scale: A distance of 1 in these coordinates.
         direct: Whether it sums squares of differences; otherwise it subtracts products, which loses digits.
+        rounding: How far the structure may have moved a vector, relative to its length.
     """
 
     dim: int
     length: float
     scale: float = 1.0
     direct: bool = False
+    rounding: float = 0.0
 
     def largest_report(self, distance: float) -> float:
         """Bound what is reported for a vector at this distance, in the coordinates of the structure.
@@ -70,6 +73,7 @@ class Accuracy(NamedTuple):
         Both vectors are rounded to fp32, no longer than ``length`` and ``length`` + ``distance``, and D numbers are
         added in any order.
         """
+        distance += self.rounding * (self.length + distance)
         both = 2 * self.length + distance
         error = (self.dim + 16) * UNIT * both**2
         if self.direct:

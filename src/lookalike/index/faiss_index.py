@@ -1,6 +1,8 @@
 """An index on this machine: items and vectors in SQLite, searched in memory by FAISS."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -8,25 +10,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lookalike._util.checksums import Finding
 from lookalike.index import cache, database
 from lookalike.index.base import FileRecord, Index
 from lookalike.index.cache import Cached, read_cache, write_cache
 from lookalike.index.database import Database, State
-from lookalike.index.exact_rescoring import Accuracy, rescore
+from lookalike.index.exact_rescoring import HALF, Accuracy, rescore
+from lookalike.index.extra_tables import Others, make_tables
 from lookalike.index.filters import Condition
-from lookalike.index.items import Hit, Item, Vectors
-from lookalike.index.kinds import Frame, Structure, resolve_kind
-from lookalike.index.storage import About
+from lookalike.index.frame import Frame
+from lookalike.index.items import Hit, Item, Vectors, check_vectors
+from lookalike.index.kinds import EXACT_KINDS, check_kind, explain_kind, resolve_kind
+from lookalike.index.positions import Positions
+from lookalike.index.second_vectors import SecondDatabase
+from lookalike.index.storage import ABOUT, SECOND, About
+from lookalike.index.structures import Selection, Structure, sample_size
 
 START = State(0, 0)
 BLOCK = 16_384  # rows read at a time
-MORE = 16  # candidates in addition to the k
 FEW = 20_000  # up to so many matches, or a tenth of all items, are compared one by one with any kind
+VERY_FEW = 2_000  # up to so many matches, all vectors are read where the structure has compressed ones
 BY_PRODUCTS = 20  # from so many queries at once FAISS computes distances from products
 MOST_DEAD = 0.25  # share of deleted vectors in memory before a rebuild
 MOST_NEW = 1.0  # new vectors, relative to those that an IVF was trained on, before a rebuild
+CACHE_FROM = 100_000  # vectors from which reading a stored flat structure is faster than reading all rows
+FILTERS = 8  # whose matches are remembered until something changes
 
 Neighbours = list[tuple[int, float]]  # row number and distance, nearest first
+Matches = tuple[State, NDArray[np.int64]]  # of a filter: row numbers, and the state in which they were read
 
 
 class FaissIndex(Index):
@@ -39,107 +50,192 @@ class FaissIndex(Index):
 
     def __init__(self, path: Path, about: About) -> None:
         super().__init__(path, about)
-        self._lock = RLock()  # one thread at a time: connection and memory belong together
-        self._database = Database(path / database.FILE, about.dim)
+        self._lock = RLock()  # one thread at a time searches or writes: connection and memory belong together
+        self._database = self._open_database()
+        self._readers: deque[Database] = deque()  # unused connections, see _reading
+        self._closed = False
         self._structure: Structure | None = None
         self._state = START
-        self._numbers: NDArray[np.int64]  # row number of each position, ascending
-        self._alive: NDArray[np.bool_]  # whether the row still exists
+        self._positions = Positions()
+        self._selections: dict[tuple[Condition, ...], Selection] = {}  # of the latest filters
+        self._labels_at: tuple[State, dict[str, int]] | None = None
         self._forget()
+
+    def _open_database(self) -> Database:
+        return Database(self.home / database.FILE, self.about.dim)
+
+    def second_models(self) -> list[str]:
+        """Return the names of the models that were added by ``lookalike.index.add_model``."""
+        folders = sorted((self.home / SECOND).glob("[!.]*"))  # a dot begins the name of an unfinished folder
+        return [folder.name for folder in folders if (folder / ABOUT).is_file()]
+
+    def open_model(self, name: str) -> "SecondIndex":
+        """Open the same collection with the vectors of a second model, see ``Index.open_model``."""
+        if name not in self.second_models():
+            super().open_model(name)
+        return SecondIndex(self, self.home / SECOND / name)
+
+    def other_vectors(self, ids: Sequence[str]) -> Others:
+        """Return the vectors of second models, by fingerprint and id."""
+        with self._reading() as reader:
+            return reader.other_vectors(ids)
+
+    def make_tables(self, fingerprint: str) -> None:
+        """Create the tables for the vectors of a second model, unless they are there."""
+        with self.writing(), self._lock, self._database.writing():
+            make_tables(self._database.connection, fingerprint)
 
     def close(self) -> None:
         """Close the database and free the memory."""
         with self._lock:
+            self._closed = True
             self._database.close()
+            self._close_readers()
             self._structure = None
 
+    @contextmanager
+    def _reading(self) -> Iterator[Database]:
+        """Yield a connection in a read transaction. Each thread has its own, so that a long one holds up nobody."""
+        if self._closed:
+            reader = self._database  # says that it is closed
+        else:
+            try:
+                reader = self._readers.pop()
+            except IndexError:
+                reader = self._open_database()
+        try:
+            with reader.reading():
+                yield reader
+        finally:
+            self._readers.append(reader)
+            if self._closed:
+                self._close_readers()
+
+    def _close_readers(self) -> None:
+        while self._readers:
+            self._readers.pop().close()
+
     def save(self) -> None:
-        """Write the search structure to disk, unless it is flat (reading the vectors is as fast) or has a frame."""
+        """Write the search structure to disk, unless reading the vectors is as fast or it has a frame.
+
+        In a large collection, also index the metadata for filters.
+        """
         with self.writing(), self._lock:
             with self._database.reading():
                 structure = self._catch_up()
-            file = self.path / cache.FILE
-            if structure.kind == "flat" or not self._frame.is_plain:
+            file = self.home / cache.FILE
+            is_small = structure.kind in EXACT_KINDS and len(structure) < CACHE_FROM
+            if is_small or not self._frame.is_plain:
                 file.unlink(missing_ok=True)
             else:
-                write_cache(file, Cached(structure, self._numbers, self._alive, self._state))
+                positions = self._positions
+                write_cache(file, Cached(structure, positions.numbers, positions.alive, self._state))
+            if len(structure) >= CACHE_FROM:
+                with self._database.writing():
+                    self._database.index_metadata()
 
     def set_kind(self, kind: str) -> None:
         """Change the search structure.
 
         Args:
-            kind: "flat", "ivf", "hnsw" or "auto".
+            kind: One of ``kinds.KINDS``.
         """
+        check_kind(kind, self.distance, "faiss")
         super().set_kind(kind)
         with self._lock:
             self._forget()
 
     def files_below(self, folder: str) -> dict[str, FileRecord]:
         """Return id -> record of the items with a stamp whose path is below the folder."""
-        with self._lock, self._database.reading():
-            return self._database.files_below(folder)
+        with self._reading() as reader:
+            return reader.files_below(folder)
 
     def stamps(self, ids: Sequence[str]) -> dict[str, str]:
         """Return id -> stamp of the items with these ids; the stamp is empty if none was given."""
-        with self._lock, self._database.reading():
-            return self._database.stamps(ids)
+        with self._reading() as reader:
+            return reader.stamps(ids)
+
+    def all_stamps(self) -> dict[str, str]:
+        """Return id -> stamp of all items with a stamp."""
+        with self._reading() as reader:
+            return reader.all_stamps()
 
     def restamp(self, stamps: dict[str, str]) -> None:
         """Set new stamps by id; the items stay unchanged."""
         with self.writing(), self._lock, self._database.writing():
             self._database.restamp(stamps.items())
 
-    def _add(self, items: list[Item], vectors: Vectors, stamps: list[str]) -> int:
+    def check(self) -> Finding:
+        """Check the structure of the database, the checksums of all rows, and that no row is missing."""
+        with self._reading() as reader:
+            return reader.check()
+
+    def _add(self, items: list[Item], vectors: Vectors, stamps: list[str], others: Others) -> int:
         with self._lock, self._database.writing():
-            return len(items) - self._database.insert(items, vectors, stamps)
+            return len(items) - self._database.insert(items, vectors, stamps, others)
 
     def _delete(self, ids: list[str]) -> int:
         with self._lock, self._database.writing():
             return self._database.remove(ids)
 
     def _count(self, where: tuple[Condition, ...]) -> int:
-        with self._lock, self._database.reading():
-            return self._database.count(where)
+        with self._reading() as reader:
+            return reader.count(where)
 
     def _get(self, ids: list[str]) -> dict[str, Item]:
-        with self._lock, self._database.reading():
-            return self._database.items_by_id(ids)
+        with self._reading() as reader:
+            return reader.items_by_id(ids)
 
     def _vectors(self, ids: list[str]) -> dict[str, Vectors]:
-        with self._lock, self._database.reading():
-            numbers = self._database.numbers_of(ids)
-            stored_ids, vectors = self._database.vectors_of(list(numbers.values()))
+        with self._reading() as reader:
+            numbers = reader.numbers_of(ids)
+            stored_ids, vectors = reader.vectors_of(list(numbers.values()))
         return dict(zip(stored_ids.values(), vectors, strict=True))
 
     def _items(self, where: tuple[Condition, ...], after: str | None, limit: int | None) -> list[Item]:
-        with self._lock, self._database.reading():
-            return self._database.items(where, after, limit)
+        with self._reading() as reader:
+            return reader.items(where, after, limit)
 
     def _labels(self) -> dict[str, int]:
-        with self._lock, self._database.reading():
-            return self._database.labels()
+        with self._reading() as reader:
+            state = reader.state()
+            known = self._labels_at
+            if known is None or known[0] != state:
+                known = self._labels_at = (state, reader.labels())
+            return dict(known[1])
+
+    def version(self) -> tuple[Any, ...]:
+        """Return a value that changes when an item is added, replaced or deleted, by whatever process."""
+        with self._reading() as reader:
+            return reader.state()
+
+    def _sample(self, most: int, seed: int) -> list[Item]:
+        with self._reading() as reader:
+            return reader.sample_items(most, seed)
 
     def _info(self) -> dict[str, Any]:
         with self._lock, self._database.reading():
             structure = self._catch_up()
-        return {"kind": structure.kind, "recall@10": structure.recall}
+            why = explain_kind(self.about.kind, self._positions.alive_count)
+        return {"kind": structure.kind, "why": why, "recall@10": structure.recall}
 
     # ---- search
 
     def _search(self, queries: Vectors, k: int, where: tuple[Condition, ...]) -> list[list[Hit]]:
+        matches = self._find_matches(where)
         with self._lock, self._database.reading():
             structure = self._catch_up()
-            mask = self._mask(where)
-            matching = len(self._numbers)
-            if mask is not None:
-                matching = int(mask.sum())
+            selection = self._select(where, matches)
+            matching = len(self._positions)
+            if selection is not None:
+                matching = selection.size
             if matching == 0:
                 return [[] for _ in queries]
-            neighbours = self._nearest(structure, queries, min(k, matching), matching, mask)
+            neighbours = self._nearest(structure, queries, min(k, matching), matching, selection)
             return self._as_hits(neighbours)
 
     def _nearest(
-        self, structure: Structure, queries: Vectors, k: int, matching: int, mask: NDArray[np.bool_] | None
+        self, structure: Structure, queries: Vectors, k: int, matching: int, selection: Selection | None
     ) -> list[Neighbours]:
         """The k nearest of ``matching`` vectors, for each query.
 
@@ -149,34 +245,39 @@ class FaissIndex(Index):
         framed = self._frame.apply(queries)
         lengths = np.linalg.norm(framed.astype(np.float64), axis=1)
         scale = 2.0**self._frame.exponent
-        exact = structure.kind == "flat" or matching <= max(FEW, len(self._numbers) // 10)
+        is_exact = structure.kind in EXACT_KINDS
+        exact = is_exact or (structure.has_vectors and matching <= max(FEW, len(self._positions) // 10))
+        rounding = HALF if structure.kind == "flat-fp16" else 0.0
         remaining = list(range(len(queries)))
         direct = len(remaining) < BY_PRODUCTS
-        limit = min(k + MORE, matching)
+        limit = min(structure.candidates(k), matching)
+        if not structure.has_vectors and matching <= VERY_FEW:
+            limit = matching
         while remaining:
             if limit == matching:
-                positions = np.tile(self._matching_positions(mask), (len(remaining), 1))
+                positions = np.tile(self._selected_positions(selection), (len(remaining), 1))
                 reported = np.zeros(positions.shape, np.float32)
             else:
-                reported, positions = self._report(structure, framed[remaining], limit, mask, exact, direct)
-            candidates = _Candidates(self._database, self._numbers, positions)
+                reported, positions = self._report(structure, framed[remaining], limit, selection, exact, direct)
+            candidates = _Candidates(self._database, self._positions.numbers, positions)
             unfinished = []
             for row, query in enumerate(remaining):
                 exists = positions[row] >= 0
                 numbers, ids, vectors = candidates.at(positions[row][exists])
-                accuracy = Accuracy(self.dim, float(lengths[query]), scale, direct)
+                accuracy = Accuracy(self.dim, float(lengths[query]), scale, direct, rounding)
                 rescored = rescore(queries[query], ids, vectors, reported[row][exists], k, self.distance, accuracy)
                 nearest = [numbers[i] for i in rescored.rows]
                 neighbours[query] = list(zip(nearest, rescored.distances, strict=True))
                 if exact:
                     finished = rescored.complete or limit == matching
                 else:
-                    finished = len(nearest) == k
+                    finished = len(nearest) == k or limit == matching
                 if not finished:
                     unfinished.append(query)
             remaining = unfinished
             limit = min(4 * limit, matching)
-            exact = direct = True
+            exact = structure.has_vectors
+            direct = True
         return neighbours
 
     def _report(
@@ -184,7 +285,7 @@ class FaissIndex(Index):
         structure: Structure,
         queries: Vectors,
         limit: int,
-        mask: NDArray[np.bool_] | None,
+        selection: Selection | None,
         exact: bool,
         direct: bool,
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -192,15 +293,15 @@ class FaissIndex(Index):
         size = BY_PRODUCTS - 1 if direct else len(queries)
         reported, positions = [], []
         for start in range(0, len(queries), size):
-            some_reported, some_positions = structure.search(queries[start : start + size], limit, mask, exact)
+            some_reported, some_positions = structure.search(queries[start : start + size], limit, selection, exact)
             reported.append(some_reported)
             positions.append(some_positions)
         return np.concatenate(reported), np.concatenate(positions)
 
-    def _matching_positions(self, mask: NDArray[np.bool_] | None) -> NDArray[np.int64]:
-        if mask is None:
-            return np.arange(len(self._numbers))
-        return np.flatnonzero(mask)
+    def _selected_positions(self, selection: Selection | None) -> NDArray[np.int64]:
+        if selection is None:
+            return np.arange(len(self._positions))
+        return np.flatnonzero(selection.mask)
 
     def _as_hits(self, neighbours: list[Neighbours]) -> list[list[Hit]]:
         numbers: set[int] = set()
@@ -212,15 +313,26 @@ class FaissIndex(Index):
             hits.append([Hit(items[number], distance) for number, distance in row if number in items])
         return hits
 
-    def _mask(self, where: tuple[Condition, ...]) -> NDArray[np.bool_] | None:
-        """The positions that match the filter; None for all."""
-        if where:
-            mask = np.zeros_like(self._alive)
-            mask[np.searchsorted(self._numbers, self._database.numbers(where))] = True
-            return mask
-        if self._alive.all():
+    def _find_matches(self, where: tuple[Condition, ...]) -> Matches | None:
+        """The rows that match the filter, before the lock is taken. None if there is no filter, or it is known."""
+        if not where or where in self._selections:
             return None
-        return self._alive
+        with self._reading() as reader:
+            return reader.state(), reader.numbers(where)
+
+    def _select(self, where: tuple[Condition, ...], matches: Matches | None) -> Selection | None:
+        """The positions that match the filter; None for all."""
+        if not where:
+            return self._positions.existing()
+        selection = self._selections.pop(where, None)
+        if selection is None and matches is not None and matches[0] == self._state:
+            selection = self._positions.select(matches[1])
+        if selection is None:  # something has changed in between
+            selection = self._positions.select(self._database.numbers(where))
+        self._selections[where] = selection  # the latest comes last
+        if len(self._selections) > FILTERS:
+            del self._selections[next(iter(self._selections))]
+        return selection
 
     # ---- keeping memory up to date
 
@@ -236,8 +348,8 @@ class FaissIndex(Index):
         self._structure = None
         self._frame = Frame(self.distance)
         self._state = START
-        self._numbers = np.zeros(0, np.int64)
-        self._alive = np.zeros(0, bool)
+        self._positions = Positions()
+        self._selections.clear()
 
     def _read_changes(self) -> Structure:
         now = self._database.state()
@@ -245,31 +357,33 @@ class FaissIndex(Index):
             self._load_cache()
         if self._structure is not None and now == self._state:
             return self._structure
-        new_blocks = list(self._database.new_vectors(self._state, BLOCK))
-        self._mark_removed(self._database.gone(self._state))
-        for numbers, _ in new_blocks:
-            self._numbers = np.concatenate([self._numbers, numbers])
-            self._alive = np.concatenate([self._alive, np.ones(len(numbers), bool)])
-        self._state = now
+        self._selections.clear()
         structure = self._structure
-        if structure is None or self._is_outdated(structure):
-            return self._rebuild()
+        if structure is None:
+            return self._rebuild(now)
+        new_blocks = list(self._database.new_vectors(self._state, BLOCK))
+        self._positions.mark_removed(self._database.gone(self._state))
+        for numbers, _ in new_blocks:
+            self._positions.append(numbers)
+        self._state = now
+        if self._is_outdated(structure):
+            return self._rebuild(now)
         for _, vectors in new_blocks:
             structure.add(self._frame.apply(vectors))
         return structure
 
     def _is_outdated(self, structure: Structure) -> bool:
-        """Whether the structure should be rebuilt instead of extended to all of ``_numbers``."""
-        total = len(self._numbers)
-        alive = int(self._alive.sum())
+        """Whether the structure should be rebuilt instead of extended to all positions."""
+        total = len(self._positions)
+        alive = self._positions.alive_count
         if structure.kind != resolve_kind(self.about.kind, alive):
             return True
         if total - alive > MOST_DEAD * total:
             return True
-        return structure.kind == "ivf" and total > (1 + MOST_NEW) * structure.trained_on
+        return structure.kind in ("ivf", "ivf-pq") and total > (1 + MOST_NEW) * structure.trained_on
 
     def _load_cache(self) -> None:
-        cached = read_cache(self.path / cache.FILE)
+        cached = read_cache(self.home / cache.FILE)
         count = self._database.count()
         if cached is None or cached.structure.index.d != self.dim:
             return
@@ -278,30 +392,66 @@ class FaissIndex(Index):
         new, removed = self._database.count_changes(cached.state)
         if int(cached.alive.sum()) + new != count + removed:  # the cache is of other items
             return
-        self._structure, self._numbers, self._alive, self._state = cached
+        self._structure, self._state = cached.structure, cached.state
+        self._positions = Positions(cached.numbers, cached.alive)
 
-    def _mark_removed(self, removed: NDArray[np.int64]) -> None:
-        """Mark rows as dead. Rows that came and went since the last update are not in memory."""
-        positions = np.searchsorted(self._numbers, removed)
-        inside = positions < len(self._numbers)
-        positions = positions[inside]
-        in_memory = self._numbers[positions] == removed[inside]
-        self._alive[positions[in_memory]] = False
-
-    def _rebuild(self) -> Structure:
-        numbers = [np.zeros(0, np.int64)]
-        vectors = [np.zeros((0, self.dim), np.float32)]
-        for block_numbers, block_vectors in self._database.new_vectors(START, BLOCK):
-            numbers.append(block_numbers)
-            vectors.append(block_vectors)
-        self._numbers = np.concatenate(numbers)
-        self._alive = np.ones(len(self._numbers), bool)
-        all_vectors = np.concatenate(vectors)
-        del vectors
-        self._frame = Frame.choose(self.distance, all_vectors)
-        all_vectors = self._frame.apply(all_vectors)
-        self._structure = Structure.build(resolve_kind(self.about.kind, len(all_vectors)), all_vectors)
+    def _rebuild(self, now: State) -> Structure:
+        """Build the structure from all rows, reading them block by block."""
+        self._structure = None  # frees its memory
+        self._positions = Positions()
+        self._frame = Frame.choose(self.distance, self._read_vectors)
+        count = self._database.count()
+        kind = resolve_kind(self.about.kind, count)
+        sample = self._frame.apply(self._database.sample_vectors(sample_size(kind, count)))
+        self._structure = Structure.build(kind, self._read_blocks(), sample, count)
+        self._state = now
         return self._structure
+
+    def _read_vectors(self) -> Iterator[Vectors]:
+        for _, vectors in self._database.new_vectors(START, BLOCK):
+            yield vectors
+
+    def _read_blocks(self) -> Iterator[Vectors]:
+        """All vectors in the coordinates of the frame; their row numbers are appended to the positions."""
+        for numbers, vectors in self._database.new_vectors(START, BLOCK):
+            self._positions.append(numbers)
+            yield self._frame.apply(vectors)
+
+
+class SecondIndex(FaissIndex):
+    """A collection with the vectors of a second model. Items without a vector of this model are not part of it.
+
+    Args:
+        owner: The index of the collection.
+        path: Folder of the second model.
+    """
+
+    def __init__(self, owner: FaissIndex, path: Path) -> None:
+        self.owner = owner
+        super().__init__(path, About.read(path))
+        self.writing = owner.writing
+
+    def _open_database(self) -> SecondDatabase:
+        return SecondDatabase(self.owner.home / database.FILE, self.about.dim, self.about.fingerprint)
+
+    def missing(self) -> list[str]:
+        """Return the ids of the items without a vector of this model."""
+        with self._lock, self._second.reading():
+            return self._second.missing()
+
+    def put(self, ids: Sequence[str], vectors: Vectors) -> None:
+        """Set the vectors (n, D) of existing items."""
+        checked = check_vectors(vectors, self.dim, self.distance, len(ids))
+        with self.writing(), self._lock, self._second.writing():
+            self._second.put(ids, checked)
+
+    @property
+    def _second(self) -> SecondDatabase:
+        assert isinstance(self._database, SecondDatabase)
+        return self._database
+
+    def _add(self, *_: object) -> int:
+        raise ValueError(f"items are added to {self.owner.path}, with vectors of all its models")
 
 
 class _Candidates:
@@ -314,8 +464,8 @@ class _Candidates:
         self._row_of = {number: row for row, number in enumerate(self._ids)}
 
     def at(self, positions: NDArray[np.int64]) -> tuple[list[int], list[str], Vectors]:
-        """Row numbers, ids and vectors of the candidates at these positions in memory."""
-        numbers: list[int] = self._numbers[positions].tolist()
+        """Row numbers, ids and vectors of the undamaged candidates at these positions in memory."""
+        numbers = [number for number in self._numbers[positions].tolist() if number in self._row_of]
         ids = [self._ids[number] for number in numbers]
         rows = [self._row_of[number] for number in numbers]
         return numbers, ids, self._vectors[rows]

@@ -14,6 +14,7 @@ What a condition means, in every backend:
 """
 
 import re
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from lookalike.index.items import KEY, RESERVED
@@ -70,11 +71,14 @@ class Condition(NamedTuple):
         return self.key not in RESERVED
 
 
-def parse(text: str | None) -> tuple[Condition, ...]:
+Where = str | tuple[Condition, ...] | None  # a filter as text, or its conditions
+
+
+def parse(text: Where) -> tuple[Condition, ...]:
     """Parse a filter.
 
     Args:
-        text: The filter; None or blank for no filter.
+        text: The filter; None or blank for no filter. Conditions stay as they are.
 
     Returns:
         The conditions, all of which must hold.
@@ -86,6 +90,8 @@ def parse(text: str | None) -> tuple[Condition, ...]:
         >>> parse("label in (robin, 'wren, winter'), year>=2020")[0].values[1].text
         'wren, winter'
     """
+    if isinstance(text, tuple):
+        return text
     if text is None or not text.strip():
         return ()
     if len(text) > LONGEST_TEXT:
@@ -106,6 +112,11 @@ def parse(text: str | None) -> tuple[Condition, ...]:
         if text[position] != ",":
             raise _error(text, position, "expected a comma before the next condition")
         position += 1
+
+
+def among(ids: Iterable[str]) -> Condition:
+    """Make the condition that an item is one of these; there may be any number."""
+    return Condition("id", "in", tuple(Value(item_id) for item_id in ids))
 
 
 def quote(text: str) -> str:

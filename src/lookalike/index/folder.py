@@ -1,27 +1,29 @@
 """Synchronise an index with a folder of pictures: add new ones, update changed ones, remove vanished ones.
 
 A file is unchanged if its size and time are, or else if its content is. Batches are committed as they are embedded, so
-an interrupted sync continues where it stopped. Unreadable pictures are listed and leave the index. Labels and metadata
-that came from a table stay until another table is given.
+an interrupted sync continues where it stopped. A new file whose content is indexed already takes over its vector: if
+the old file is gone, it was moved or renamed, and keeps its metadata. Unreadable pictures are listed and leave the
+index. Labels and metadata that came from a table stay until another table is given.
 """
 
 import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from hashlib import blake2b
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from lookalike import data
 from lookalike._util.checks import check_count
-from lookalike.data import datasets
+from lookalike.data.collection import Collection, list_collection
 from lookalike.data.files import counted, raise_problems
-from lookalike.data.folder import SPLIT_NAMES, list_pictures
-from lookalike.data.names import as_text
+from lookalike.data.names import as_text, from_text
+from lookalike.data.object_storage import is_url
 from lookalike.data.pictures import BrokenData, Problem, UnreadablePicture
 from lookalike.index.base import FileRecord, Index
-from lookalike.index.items import Item, check_items, file_item
+from lookalike.index.items import Item, check_items, file_id, file_item, url_item
 
 BATCH = 64  # pictures per commit
 DELETE_BATCH = 1000
@@ -37,6 +39,7 @@ class Changes:
     Attributes:
         added: Number of new pictures.
         updated: Number of pictures with new content, label or metadata.
+        moved: Number of pictures with a new path and the same content.
         removed: Number of pictures that left the index.
         unchanged: Number of other pictures.
         unreadable: Pictures that were left out, and why.
@@ -45,6 +48,7 @@ class Changes:
 
     added: int = 0
     updated: int = 0
+    moved: int = 0
     removed: int = 0
     unchanged: int = 0
     unreadable: list[Problem] = field(default_factory=list)
@@ -58,6 +62,7 @@ def sync(
     *,
     progress: Callable[[int], None] = lambda _: None,
     total: Callable[[int], None] = lambda _: None,
+    before_embedding: Callable[[int], None] = lambda _: None,
     strict: bool = False,
     batch: int = BATCH,
     metadata: dict[str, dict[str, Any]] | None = None,
@@ -71,6 +76,7 @@ def sync(
         folder: The folder.
         progress: Called after every batch with its number of pictures. It may raise to stop; another sync continues.
         total: Called once with the number of pictures. It may raise, too.
+        before_embedding: Called once if a picture must be embedded, with the number of pictures that may follow.
         strict: Raise at the first unreadable picture.
         batch: Pictures per commit.
         metadata: Metadata by path within the folder, e.g. {"wren/1.jpg": {"year": 2020}}. A "label" in it overrides
@@ -92,127 +98,157 @@ def sync(
         raise ValueError(f"{folder} is not a folder of pictures")
     changes = Changes()
     with idx.writing():
-        pictures = _list_pictures(root, metadata or {}, changes, follow_symlinks)
+        pictures = make_items(list_collection(root, follow_symlinks=follow_symlinks), metadata or {}, changes)
         check_items([picture.item for picture in pictures])
         if strict:
             raise_problems(str(folder), changes.unreadable)
         root_text = as_text(str(root))
         records = idx.files_below(root_text)
         if metadata is None:
-            pictures = [_with_stored_metadata(picture, records.get(picture.item.id)) for picture in pictures]
+            pictures = [with_stored_metadata(picture, records.get(picture.item.id)) for picture in pictures]
         unlisted_folders = [as_text(str(root / problem.name)) for problem in changes.unreadable]
         total(len(pictures))
         idx.add_folder(root_text)
-        work = _Sync(idx, model, strict, changes, records)
+        work = _Sync(idx, model, strict, changes, records, before_embedding)
         for start in range(0, len(pictures), batch):
             pictures_of_batch = pictures[start : start + batch]
-            work.run_batch(pictures_of_batch)
+            work.run_batch(pictures_of_batch, len(pictures) - start)
             progress(len(pictures_of_batch))
-        vanished = _vanished(records, pictures, unlisted_folders)
-        for start in range(0, len(vanished), DELETE_BATCH):
-            changes.removed += idx.delete(vanished[start : start + DELETE_BATCH])
+        changes.removed += delete_items(idx, vanished(records, pictures, unlisted_folders))
         idx.save()
     return changes
+
+
+class Pruned(NamedTuple):
+    """What ``prune`` did.
+
+    Attributes:
+        paths: Files that are gone and have left the index.
+        missing_folders: Indexed folders that are missing as a whole; their items stay.
+    """
+
+    paths: list[str]
+    missing_folders: list[str]
+
+
+def prune(idx: Index) -> Pruned:
+    """Remove items whose files are gone.
+
+    The items of a folder that is missing as a whole stay: its disk may not be mounted. So do those of object storage.
+    """
+    gone: dict[str, str] = {}
+    missing_folders = []
+    with idx.writing():
+        for folder in idx.about.folders:
+            if is_url(folder):
+                continue
+            if not Path(from_text(folder)).is_dir():
+                missing_folders.append(folder)
+                continue
+            for item_id, record in idx.files_below(folder).items():
+                if not os.path.lexists(from_text(record.path)):
+                    gone[item_id] = record.path
+        delete_items(idx, list(gone))
+        idx.save()
+    return Pruned(sorted(gone.values()), missing_folders)
+
+
+def remove(idx: Index, pattern: str) -> list[str]:
+    """Remove items by their path. Files are never touched; the next sync adds those that exist.
+
+    Args:
+        idx: The index.
+        pattern: A shell pattern for whole paths or file names, such as ``*/private/*`` or ``*.gif``.
+
+    Returns:
+        The paths of the removed items.
+
+    Raises:
+        ValueError: If no item matches.
+    """
+    matches = {}
+    with idx.writing():
+        for item in idx.items():
+            name = item.path.rpartition("/")[2]
+            if item.path and (fnmatchcase(item.path, pattern) or fnmatchcase(name, pattern)):
+                matches[item.id] = item.path
+        if not matches:
+            raise ValueError(f"no picture of {idx.path} matches {pattern!r}")
+        delete_items(idx, list(matches))
+        idx.save()
+    return sorted(matches.values())
+
+
+def delete_items(idx: Index, ids: list[str]) -> int:
+    """Delete items in batches; returns how many existed."""
+    removed = 0
+    for start in range(0, len(ids), DELETE_BATCH):
+        removed += idx.delete(ids[start : start + DELETE_BATCH])
+    return removed
 
 
 # ---- listing
 
 
-class _Picture(NamedTuple):
-    """A picture in the folder."""
+class IndexedPicture(NamedTuple):
+    """A picture of the folder.
+
+    Attributes:
+        item: What the index holds of it.
+        label_from_table: Whether its label came from a table, not from the class folder.
+    """
 
     item: Item
-    file: Path
     label_from_table: bool
 
-
-class _Listing(NamedTuple):
-    """Names relative to ``base``, with labels and splits of the same length."""
-
-    base: Path
-    names: list[str]
-    labels: list[str]
-    splits: list[str | None]
+    @property
+    def file(self) -> Path:
+        """The file, if it is on this machine."""
+        return self.item.file
 
 
-def _list_pictures(
-    root: Path, metadata: dict[str, dict[str, Any]], changes: Changes, follow_symlinks: bool
-) -> list[_Picture]:
-    if datasets.recognise(root) is not None:
-        listing = _list_dataset(root, follow_symlinks)
-    else:
-        listing = _list_folder(root, changes, follow_symlinks)
-    if not listing.names:
+def make_items(collection: Collection, metadata: dict[str, dict[str, Any]], changes: Changes) -> list[IndexedPicture]:
+    """Make items of the pictures of a collection.
+
+    Args:
+        collection: The pictures, below a folder or a URL.
+        metadata: As for ``sync``.
+        changes: Receives problems and notes.
+
+    Raises:
+        ValueError: If the collection has no pictures, or ``metadata`` name none of them.
+    """
+    changes.unreadable = list(collection.unreadable)
+    changes.notes = collection.notes
+    if not collection.names:
         raise ValueError(
-            f"{root} has no pictures, so nothing was changed: is a disk not mounted? "
+            f"{collection.base} has no pictures, so nothing was changed: is a disk not mounted? "
             "To empty an index, delete its folder"
         )
-    unknown = sorted(set(metadata) - set(listing.names))
+    unknown = sorted(set(metadata) - set(collection.names))
     if unknown and len(unknown) == len(metadata):
-        raise ValueError(f"the metadata name no picture that is in {root}; the first name: {unknown[0]!r}")
+        raise ValueError(f"the metadata name no picture that is in {collection.base}; the first name: {unknown[0]!r}")
     if unknown:
         note = f"{counted(len(unknown), 'row')} of the metadata without a picture; the first: {unknown[0]}"
         changes.notes = (*changes.notes, note)
+    in_storage = is_url(collection.base)
     pictures = []
-    for name, label, split in zip(listing.names, listing.labels, listing.splits, strict=True):
+    for name, label, split in zip(collection.names, collection.labels, collection.splits, strict=True):
         values: dict[str, Any] = {}
         if split is not None:
             values["split"] = split
         values.update(metadata.get(name, {}))
         label_from_table = "label" in values
         label = str(values.pop("label", label))
-        file = listing.base / name
-        pictures.append(_Picture(file_item(file, label, values), file, label_from_table))
+        if in_storage:
+            item = url_item(f"{collection.base.rstrip('/')}/{name}", label, values)
+        else:
+            item = file_item(os.path.join(collection.base, name), label, values)  # noqa: PTH118 - many files
+        pictures.append(IndexedPicture(item, label_from_table))
     return pictures
 
 
-def _list_dataset(root: Path, follow_symlinks: bool) -> _Listing:
-    """List a well-known data set, such as CUB, in its official layout."""
-    pictures = data.load(str(root), check=False)
-    listing = _Listing(pictures.root or root, [], [], [])
-    for i, name in enumerate(pictures.names):
-        if not follow_symlinks and _is_linked(root, listing.base / name):
-            continue
-        listing.names.append(name)
-        listing.labels.append(pictures.classes[pictures.labels[i]])
-        listing.splits.append(None if pictures.splits is None else str(pictures.splits[i]))
-    return listing
-
-
-def _is_linked(root: Path, file: Path) -> bool:
-    """Whether the file or a folder between it and ``root`` is a symbolic link."""
-    relative = file.relative_to(root)
-    folders = [root.joinpath(*relative.parts[:depth]) for depth in range(1, len(relative.parts) + 1)]
-    return any(map(Path.is_symlink, folders))
-
-
-def _list_folder(root: Path, changes: Changes, follow_symlinks: bool) -> _Listing:
-    """List a folder; class folders are labels, and folders named train or test above them are splits."""
-    listing = list_pictures(root, follow_symlinks=follow_symlinks)
-    changes.unreadable = list(listing.unreadable)
-    changes.notes = listing.notes()
-    paths = [name.split("/") for name in listing.pictures]
-    has_splits = _has_split_folders(paths)
-    labels: list[str] = []
-    splits: list[str | None] = []
-    for path in paths:
-        folders = path[:-1]
-        split = None
-        if has_splits and folders:
-            split = SPLIT_NAMES[folders.pop(0).lower()]
-        labels.append(folders[0] if folders else "")
-        splits.append(split)
-    return _Listing(root, listing.pictures, labels, splits)
-
-
-def _has_split_folders(paths: list[list[str]]) -> bool:
-    """Whether all top folders are named like splits, and there are class folders in them."""
-    top_folders = {path[0].lower() for path in paths if len(path) > 1}
-    has_class_folders = any(len(path) > 2 for path in paths)
-    return bool(top_folders) and top_folders <= set(SPLIT_NAMES) and has_class_folders
-
-
-def _with_stored_metadata(picture: _Picture, record: FileRecord | None) -> _Picture:
+def with_stored_metadata(picture: IndexedPicture, record: FileRecord | None) -> IndexedPicture:
     """Keep the label from an earlier table, and metadata, of a picture that the index already has."""
     if record is None:
         return picture
@@ -223,8 +259,8 @@ def _with_stored_metadata(picture: _Picture, record: FileRecord | None) -> _Pict
     return picture._replace(item=item, label_from_table=label_from_table)
 
 
-def _vanished(records: dict[str, FileRecord], pictures: list[_Picture], unlisted_folders: list[str]) -> list[str]:
-    """Ids of indexed files that are gone. Files in folders that could not be listed may still be there."""
+def vanished(records: dict[str, FileRecord], pictures: list[IndexedPicture], unlisted_folders: list[str]) -> list[str]:
+    """Return the ids of indexed files that are gone. Files in folders that could not be listed may still be there."""
     present = {picture.item.id for picture in pictures}
     prefixes = tuple(f"{folder}/" for folder in unlisted_folders)
     vanished = []
@@ -240,19 +276,62 @@ def _vanished(records: dict[str, FileRecord], pictures: list[_Picture], unlisted
 class _Sync:
     """Updates the index batch by batch; ``records`` are what it held before, by id."""
 
-    def __init__(self, idx: Index, model: Any, strict: bool, changes: Changes, records: dict[str, FileRecord]) -> None:
+    def __init__(
+        self,
+        idx: Index,
+        model: Any,
+        strict: bool,
+        changes: Changes,
+        records: dict[str, FileRecord],
+        before_embedding: Callable[[int], None],
+    ) -> None:
+        self.before_embedding: Callable[[int], None] | None = before_embedding
         self.idx = idx
         self.model = model
         self.strict = strict
         self.changes = changes
         self.records = records
+        self._indexed: dict[str, list[FileRecord]] | None = None  # records of all folders by digest
 
-    def run_batch(self, pictures: list[_Picture]) -> None:
-        """Compare a batch of pictures with the index, embed those that need it, and commit."""
+    def _take_over(self, picture: IndexedPicture, stamp: str) -> bool:
+        """Add a new picture with the vector of a file of the same content, if the index has one."""
+        if self._indexed is None:
+            self._indexed = {}
+            for folder in self.idx.about.folders:
+                for record in self.idx.files_below(folder).values():
+                    self._indexed.setdefault(digest_of(record.stamp), []).append(record)
+        digest = digest_of(stamp)
+        records = self._indexed.setdefault(digest, [])
+        records.sort(key=lambda record: Path(from_text(record.path)).exists())  # moved files first
+        for record in records:
+            old_id = file_id(from_text(record.path))
+            if digest_of(self.idx.stamps([old_id]).get(old_id, "")) != digest:
+                continue  # another content meanwhile
+            is_moved = not Path(from_text(record.path)).exists()
+            if is_moved:
+                picture = with_stored_metadata(picture, record)
+                stamp = stamp.removesuffix(LABEL_FROM_TABLE) + (LABEL_FROM_TABLE if picture.label_from_table else "")
+            others = {}
+            for fingerprint, by_id in self.idx.other_vectors([old_id]).items():
+                if old_id in by_id:
+                    others[fingerprint] = {picture.item.id: by_id[old_id]}
+            self.idx.add([picture.item], self.idx.vectors([old_id]), [stamp], others)
+            records.append(FileRecord(picture.item.path, picture.item.label, picture.item.metadata, stamp))
+            if is_moved:
+                records.remove(record)
+                self.idx.delete([old_id])
+                self.changes.moved += 1
+            else:
+                self.changes.added += 1
+            return True
+        return False
+
+    def run_batch(self, pictures: list[IndexedPicture], remaining: int) -> None:
+        """Compare a batch of the ``remaining`` pictures with the index, embed those that need it, and commit."""
         new_stamps: dict[str, str] = {}  # of files whose time alone has changed, by id
         relabelled: list[Item] = []  # same content, new label or metadata
         relabelled_stamps: list[str] = []
-        to_embed: list[_Picture] = []
+        to_embed: list[IndexedPicture] = []
         stamps: dict[str, str] = {}  # of ``to_embed``, by id
         for picture in pictures:
             item = picture.item
@@ -261,6 +340,8 @@ class _Sync:
                 stamp, same_content = _compare(picture, record)
             except OSError as error:
                 self._leave_out(picture, error.strerror or str(error))
+                continue
+            if record is None and self._take_over(picture, stamp):
                 continue
             if record is None or not same_content:
                 to_embed.append(picture)
@@ -275,12 +356,15 @@ class _Sync:
         if new_stamps:
             self.idx.restamp(new_stamps)
         if relabelled:
-            vectors = self.idx.vectors([item.id for item in relabelled])
-            self.idx.add(relabelled, vectors, relabelled_stamps)
+            ids = [item.id for item in relabelled]
+            self.idx.add(relabelled, self.idx.vectors(ids), relabelled_stamps, self.idx.other_vectors(ids))
             self.changes.updated += len(relabelled)
+        if to_embed and self.before_embedding is not None:
+            self.before_embedding(remaining)
+            self.before_embedding = None
         self._embed(to_embed, stamps)
 
-    def _embed(self, pictures: list[_Picture], stamps: dict[str, str]) -> None:
+    def _embed(self, pictures: list[IndexedPicture], stamps: dict[str, str]) -> None:
         """Embed and add pictures; an unreadable one is left out and the rest tried again."""
         while pictures:
             try:
@@ -298,7 +382,7 @@ class _Sync:
             self.changes.updated += len(items) - added
             return
 
-    def _leave_out(self, picture: _Picture, reason: str) -> None:
+    def _leave_out(self, picture: IndexedPicture, reason: str) -> None:
         problem = Problem(str(picture.file), reason)
         if self.strict:
             raise BrokenData(f"a picture cannot be used: {problem}")
@@ -307,7 +391,12 @@ class _Sync:
             self.changes.removed += self.idx.delete([picture.item.id])
 
 
-def _compare(picture: _Picture, record: FileRecord | None) -> tuple[str, bool]:
+def digest_of(stamp: str) -> str:
+    """Return the digest of the content in a stamp."""
+    return stamp.removesuffix(LABEL_FROM_TABLE).rpartition(":")[2]
+
+
+def _compare(picture: IndexedPicture, record: FileRecord | None) -> tuple[str, bool]:
     """The stamp of a file, "size:time:digest", and whether its content is that of the record."""
     status = picture.file.stat()
     size_and_time = f"{status.st_size}:{status.st_mtime_ns}"
@@ -347,6 +436,32 @@ def check_unchanged(file: BinaryIO, stamp: str) -> None:
     size = os.fstat(file.fileno()).st_size
     if size != int(match["size"]) or _digest(file) != match["digest"]:
         raise ChangedPicture(str(file.name), "changed since it was indexed")
+
+
+def is_unchanged(path: Path, stamp: str) -> bool:
+    """Whether a file has the content that was indexed: the same size and time, or else the same digest.
+
+    Args:
+        path: The file.
+        stamp: The stamp from the index. Files of items that were added without one count as unchanged.
+
+    Raises:
+        OSError: If the file is missing or cannot be read.
+    """
+    status = path.stat()
+    if stamp.startswith(f"{status.st_size}:{status.st_mtime_ns}:"):
+        return True
+    with path.open("rb") as file:
+        try:
+            check_unchanged(file, stamp)
+        except ChangedPicture:
+            return False
+    return True
+
+
+def content_stamp(content: bytes) -> str:
+    """Return the stamp of a content without a file of its own, for ``check_unchanged``."""
+    return f"{len(content)}:0:{_digest(BytesIO(content))}"
 
 
 def _digest(file: BinaryIO) -> str:

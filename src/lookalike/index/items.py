@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lookalike._util.arrays import as_numbers
 from lookalike._util.untrusted import parse_json
 from lookalike.data.names import as_text, from_text
-from lookalike.retrieval.inputs import as_numbers
 
 ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -29,6 +29,7 @@ MOST_REPORTED = 1000  # damaged rows that are logged
 Vectors = NDArray[np.float32]
 
 logger = logging.getLogger(__name__)
+encode_metadata = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode  # of checked items
 _reported: set[str] = set()  # ids of damaged rows that the log has already
 
 
@@ -51,6 +52,10 @@ class Item(NamedTuple):
     def file(self) -> Path:
         """The path, ready to be opened."""
         return Path(from_text(self.path))
+
+    def is_missing(self) -> bool:
+        """Whether the picture had a file on this machine that is no longer there. Object storage is not asked."""
+        return bool(self.path) and "://" not in self.path and not self.file.is_file()
 
 
 class Hit(NamedTuple):
@@ -97,6 +102,12 @@ def file_item(path: str | Path, label: str = "", metadata: dict[str, Any] | None
     return Item(file_id(absolute), as_text(absolute), as_text(label), metadata or {})
 
 
+def url_item(url: str, label: str = "", metadata: dict[str, Any] | None = None) -> Item:
+    """Create the item of a picture in object storage; its path is the URL, and its id a digest of that."""
+    item_id = blake2b(url.encode(errors="surrogateescape"), digest_size=16).hexdigest()
+    return Item(item_id, as_text(url), as_text(label), metadata or {})
+
+
 def check_ids(ids: Sequence[str]) -> None:
     """Check the form of ids.
 
@@ -125,7 +136,7 @@ def check_items(items: Sequence[Item]) -> None:
             raise ValueError(f"every item must have an id of its own, got {item.id} twice")
         seen.add(item.id)
         for name, text in (("path", item.path), ("label", item.label)):
-            if not isinstance(text, str) or not _is_storable(text):
+            if not isinstance(text, str) or not is_storable(text):
                 raise ValueError(f"{name} of item {item.id} must be a text of at most {LONGEST:,} bytes, got {text!r}")
         metadata_as_json(item)
 
@@ -157,7 +168,7 @@ def metadata_as_json(item: Item) -> str:
     if extent.integer >= INTEGER_BOUND:
         raise ValueError(f"integers in the metadata of item {item.id} must fit into 64 bits")
     try:
-        text = json.dumps(item.metadata, allow_nan=False, ensure_ascii=False)
+        text = encode_metadata(item.metadata)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"metadata of item {item.id} must be valid JSON: {error}") from None
@@ -187,16 +198,20 @@ def stored_item(item_id: Any, path: Any, label: Any, metadata: Any) -> Item | No
         if _measure(metadata).depth > DEEPEST_METADATA:
             raise ValueError(f"metadata are nested deeper than {DEEPEST_METADATA}")
         for text in (path, label):
-            if not isinstance(text, str) or not _is_storable(text):
+            if not isinstance(text, str) or not is_storable(text):
                 raise ValueError("path or label is not a text")
         json.dumps(metadata, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        name = repr(item_id)
-        if name not in _reported and len(_reported) < MOST_REPORTED:
-            _reported.add(name)
-            logger.warning("the stored item %s is damaged and left out: %s", name, error or type(error).__name__)
+        report_damage(f"item {item_id!r}", str(error) or type(error).__name__)
         return None
     return Item(item_id, path, label, metadata)
+
+
+def report_damage(name: str, fault: str) -> None:
+    """Log once that something stored is damaged and left out."""
+    if name not in _reported and len(_reported) < MOST_REPORTED:
+        _reported.add(name)
+        logger.warning("the stored %s is damaged and left out: %s; lookalike verify checks all", name, fault)
 
 
 def check_vectors(values: Any, dim: int, distance: str, count: int | None = None, what: str = "vectors") -> Vectors:
@@ -229,7 +244,8 @@ def check_vectors(values: Any, dim: int, distance: str, count: int | None = None
     return vectors
 
 
-def _is_storable(text: str) -> bool:
+def is_storable(text: str) -> bool:
+    """Return whether every backend can store a text: valid Unicode without zeros, of at most 4,096 bytes."""
     try:
         return len(text.encode()) <= LONGEST and "\0" not in text
     except UnicodeEncodeError:

@@ -3,22 +3,31 @@
 Every item is one row of a collection. A search asks for more than k candidates with their vectors and measures them
 again (``exact_rescoring.py``), so that neighbours and distances equal those of the FAISS index.
 
+Every row has two CRC-32: of its texts, and of its vector. They are compared when the row is read; a damaged row is
+reported once and left out. Collections of earlier versions have none.
+
 An embedded Milvus belongs to one process at a time. A server takes any number, on any number of machines; each needs
 only a copy of the folder of the index.
 """
 
+import json
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
+from lookalike._util.checksums import Finding, write_checked
+from lookalike._util.untrusted import read_json
 from lookalike.index.base import FileRecord, Index, path_range
 from lookalike.index.exact_rescoring import Accuracy, distances, rescore
+from lookalike.index.extra_tables import Others
 from lookalike.index.filters import Condition
-from lookalike.index.items import LONGEST, Hit, Item, Vectors, stored_item
+from lookalike.index.items import LONGEST, Hit, Item, Vectors, report_damage, stored_item
 from lookalike.index.kinds import NEIGHBOURS, SAMPLE, TARGET, mean_recall
 from lookalike.index.milvus_connection import check_store, connect, connected, disconnect, is_address, translated_errors
 from lookalike.index.milvus_filter import FIELD, as_expression, as_literal, by_type
@@ -30,12 +39,25 @@ ROWS = 500  # rows per call
 SHORTEST = 1e-15  # length of a vector; the longest is its inverse
 TUNING_ROWS = 20 * ROWS  # vectors compared at once while measuring recall
 LISTS = 1024  # of IVF
-BUILD_PARAMS = {"flat": {}, "ivf": {"nlist": LISTS}, "hnsw": {"M": 32, "efConstruction": 80}}
-INDEX_TYPES = {"flat": "FLAT", "ivf": "IVF_FLAT", "hnsw": "HNSW"}
-EFFORT = {"flat": ("", 0, 0), "ivf": ("nprobe", 8, LISTS), "hnsw": ("ef", 64, 4096)}  # parameter, least, most
+BUILD_PARAMS: dict[str, dict[str, int]] = {
+    "flat": {},
+    "ivf": {"nlist": LISTS},
+    "hnsw": {"M": 32, "efConstruction": 80},
+    "diskann": {},
+}
+INDEX_TYPES = {"flat": "FLAT", "ivf": "IVF_FLAT", "hnsw": "HNSW", "diskann": "DISKANN"}
+EFFORT = {  # parameter of a search, its least and largest value
+    "flat": ("", 0, 0),
+    "ivf": ("nprobe", 8, LISTS),
+    "hnsw": ("ef", 64, 4096),
+    "diskann": ("search_list", 32, 4096),
+}
+COUNT = "collection.json"  # in the folder of the index: the number of committed items
 COLUMNS = ["id", "path", "label", "metadata"]
+CHECKSUM, VECTOR_CHECKSUM = "checksum", "vector_checksum"
 
 Row = dict[str, Any]
+logger = logging.getLogger(__name__)
 
 
 def make_collection(uri: str, about: About) -> None:
@@ -62,13 +84,15 @@ def make_collection(uri: str, about: About) -> None:
         schema.add_field("stamp", DataType.VARCHAR, max_length=256)
         schema.add_field("metadata", DataType.JSON)
         schema.add_field(FIELD, DataType.JSON)
+        schema.add_field(CHECKSUM, DataType.INT64)
+        schema.add_field(VECTOR_CHECKSUM, DataType.INT64)
         kind = kind_of(about)
         index_params = client.prepare_index_params()
         index_params.add_index(
             "vector",
             index_type=INDEX_TYPES[kind],
             metric_type="COSINE" if about.distance == "cosine" else "L2",
-            params=BUILD_PARAMS[kind],
+            params={**BUILD_PARAMS[kind], **about.store_settings},
         )
         client.create_collection(about.collection, schema=schema, index_params=index_params, consistency_level="Strong")
 
@@ -77,6 +101,26 @@ def drop_collection(uri: str, name: str) -> None:
     """Drop a collection, if Milvus can be reached."""
     with suppress(OSError), connected(uri, named=uri) as client, translated_errors(uri):
         client.drop_collection(name)
+
+
+def check_settings(kind: str, settings: dict[str, Any]) -> None:
+    """Check a kind and the parameters of its construction.
+
+    Args:
+        kind: The requested kind.
+        settings: ``nlist`` for ivf; ``M`` and ``efConstruction`` for hnsw.
+
+    Raises:
+        ValueError: If Milvus has no such kind, or a parameter is unknown or no positive integer.
+    """
+    if kind != "auto" and kind not in INDEX_TYPES:
+        raise ValueError(f"kind {kind} is for FAISS only: with Milvus use one of {', '.join(INDEX_TYPES)}")
+    names = BUILD_PARAMS[kind] if kind != "auto" else {}
+    for name, value in settings.items():
+        if name not in names:
+            raise ValueError(f"store settings of kind {kind} are {', '.join(names) or 'none'}, got {name}")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"the store setting {name} must be a positive integer, got {value!r}")
 
 
 def kind_of(about: About) -> str:
@@ -120,6 +164,9 @@ class MilvusIndex(Index):
                 if not self._client.has_collection(self._collection):
                     raise BrokenIndex(f"{path} is not complete: {self.uri} has no collection {self._collection}")
                 self._client.load_collection(self._collection)
+                fields = self._client.describe_collection(self._collection)["fields"]
+                self._has_checksums = CHECKSUM in {field["name"] for field in fields}
+            self._check_count()
         except BaseException:
             self.close()
             raise
@@ -156,10 +203,13 @@ class MilvusIndex(Index):
         """Return id -> record of the items with a stamp whose path is below the folder."""
         first, end = path_range(folder)
         expression = f'path >= {as_literal(first)} and path < {as_literal(end)} and stamp != ""'
+        columns = [*self._item_columns, "stamp"]
+        if not is_address(self.uri):  # from a server, that would be too much to transfer; verify names damaged ones
+            columns += self._vector_columns
         records = {}
-        for row in self._rows(expression, [*COLUMNS, "stamp"]):
+        for row in self._rows(expression, list(dict.fromkeys(columns))):
             item = _as_item(row)
-            if item is not None:  # a damaged one is embedded again
+            if item is not None and _is_good_vector(row):  # a damaged one is embedded again
                 records[item.id] = FileRecord(item.path, item.label, item.metadata, row["stamp"])
         return records
 
@@ -167,24 +217,67 @@ class MilvusIndex(Index):
         """Return id -> stamp of the items with these ids; the stamp is empty if none was given."""
         return {row["id"]: row["stamp"] for row in self._by_id(list(ids), ["id", "stamp"])}
 
+    def all_stamps(self) -> dict[str, str]:
+        """Return id -> stamp of all items with a stamp."""
+        return {row["id"]: row["stamp"] for row in self._rows('stamp != ""', ["id", "stamp"])}
+
     def restamp(self, stamps: dict[str, str]) -> None:
         """Set new stamps by id; the items stay unchanged."""
-        items = list(self._get(list(stamps)).values())
+        vectors = self._vectors(list(stamps))
+        items = list(self._get(list(vectors)).values())  # new checksums would hide damage
         ids = [item.id for item in items]
-        vectors = self._vectors(ids)
         with self.writing():
             self._upsert(items, [vectors[item_id] for item_id in ids], [stamps[item_id] for item_id in ids])
 
-    def _add(self, items: list[Item], vectors: Vectors, stamps: list[str]) -> int:
+    def check(self) -> Finding:
+        """Read all rows."""
+        part = f"the Milvus collection {self._collection}"
+        count = damaged = 0
+        first = ""
+        for row in self._rows("", [*self._item_columns, *self._vector_columns]):
+            count += 1
+            vector = np.array(row["vector"], np.float32)
+            has_shape = vector.shape == (self.dim,) and bool(np.isfinite(vector).all())
+            if _as_item(row) is None or not has_shape or not _is_good_vector(row):
+                damaged += 1
+                first = first or str(row["id"])
+        if damaged:
+            repair = "index the folder again to replace them"
+            if is_address(self.uri):
+                repair = "delete them, then index the folder again"
+            return Finding(part, "damaged", f"{damaged:,} of {count:,} rows (first: {first}): {repair}")
+        if not self._has_checksums:
+            return Finding(part, "no checksum", f"{count:,} items can be read; an earlier version wrote them")
+        return Finding(part, "ok", f"{count:,} items")
+
+    @property
+    def _item_columns(self) -> list[str]:
+        """The columns that ``_as_item`` takes."""
+        if self._has_checksums:
+            return [*COLUMNS, "stamp", CHECKSUM]
+        return COLUMNS
+
+    @property
+    def _vector_columns(self) -> list[str]:
+        """The columns that ``_is_good_vector`` takes."""
+        if self._has_checksums:
+            return ["vector", VECTOR_CHECKSUM]
+        return ["vector"]
+
+    def _add(self, items: list[Item], vectors: Vectors, stamps: list[str], others: Others) -> int:
+        del others  # there are no second models
         self._check_lengths(vectors)
         replaced = len(self._get([item.id for item in items]))
         self._upsert(items, vectors, stamps)
+        self._expect(self._expected() + len(items) - replaced)  # afterwards: a crash leaves a number that is too small
         return len(items) - replaced
 
     def _upsert(self, items: Sequence[Item], vectors: Sequence[Vectors] | Vectors, stamps: Sequence[str]) -> None:
         rows = []
         for item, vector, stamp in zip(items, vectors, stamps, strict=True):
             row = {**item._asdict(), "vector": vector.tolist(), "stamp": stamp, FIELD: by_type(item.metadata)}
+            if self._has_checksums:
+                row |= {CHECKSUM: _item_checksum(row), VECTOR_CHECKSUM: _vector_checksum(row)}
             rows.append(row)
         with translated_errors(self.uri):
             for start in range(0, len(rows), ROWS):
@@ -192,10 +285,36 @@ class MilvusIndex(Index):
 
     def _delete(self, ids: list[str]) -> int:
         existing = list(self._get(ids))
+        self._expect(max(0, self._expected() - len(existing)))
         with translated_errors(self.uri):
             for start in range(0, len(existing), ROWS):
                 self._client.delete(self._collection, ids=existing[start : start + ROWS])
         return len(existing)
+
+    def _expected(self) -> int:
+        """The number of items that were committed; 0 for indexes of earlier versions."""
+        try:
+            return int(read_json(self.home / COUNT)["count"])
+        except FileNotFoundError:
+            return 0
+        except (KeyError, TypeError, ValueError) as error:
+            raise BrokenIndex(f"{self.home / COUNT} is damaged: {error}") from None
+
+    def _expect(self, count: int) -> None:
+        write_checked(self.home / COUNT, json.dumps({"count": count}) + "\n")
+
+    def _check_count(self) -> None:
+        """Compare the collection with the number of committed items; others may delete on a server."""
+        expected, count = self._expected(), self._count(())
+        if count >= expected:
+            return
+        message = (
+            f"{self.path} is damaged: the collection {self._collection} has {count:,} items, expected {expected:,}. "
+            f"Restore {self.uri}; if items were deleted in another way, delete {COUNT} and checksums.json"
+        )
+        if count == 0 or not is_address(self.uri):
+            raise BrokenIndex(message)
+        logger.warning(message)
 
     def _count(self, where: tuple[Condition, ...]) -> int:
         with translated_errors(self.uri):
@@ -203,10 +322,14 @@ class MilvusIndex(Index):
         return int(rows[0]["count(*)"])
 
     def _get(self, ids: list[str]) -> dict[str, Item]:
-        return {item.id: item for item in map(_as_item, self._by_id(ids, COLUMNS)) if item is not None}
+        return {item.id: item for item in map(_as_item, self._by_id(ids, self._item_columns)) if item is not None}
 
     def _vectors(self, ids: list[str]) -> dict[str, Vectors]:
-        return {row["id"]: np.array(row["vector"], np.float32) for row in self._by_id(ids, ["id", "vector"])}
+        vectors = {}
+        for row in self._by_id(ids, ["id", *self._vector_columns]):
+            if _is_good_vector(row):
+                vectors[row["id"]] = np.array(row["vector"], np.float32)
+        return vectors
 
     def _by_id(self, ids: list[str], columns: list[str]) -> list[Row]:
         rows: list[Row] = []
@@ -220,7 +343,7 @@ class MilvusIndex(Index):
         if after is not None:
             behind = f"id > {as_literal(after)}"
             expression = f"{expression} and {behind}" if expression else behind
-        rows = sorted(self._rows(expression, COLUMNS, limit), key=lambda row: str(row["id"]))[:limit]
+        rows = sorted(self._rows(expression, self._item_columns, limit), key=lambda row: str(row["id"]))[:limit]
         items = [item for item in map(_as_item, rows) if item is not None]
         if limit is not None and len(items) < len(rows) == limit:  # damaged ones do not count
             items += self._items(where, rows[-1]["id"], limit - len(items))
@@ -228,6 +351,15 @@ class MilvusIndex(Index):
 
     def _labels(self) -> dict[str, int]:
         return dict(Counter(row["label"] for row in self._rows("", ["id", "label"])))
+
+    def _sample(self, most: int, seed: int) -> list[Item]:
+        """Items whose ids follow a random one: ids of files are digests, so these are a random sample."""
+        start = as_literal(np.random.default_rng(seed).bytes(16).hex())
+        rows = list(self._rows(f"id >= {start}", COLUMNS, most))
+        if len(rows) < most:
+            rows += self._rows(f"id < {start}", COLUMNS, most - len(rows))
+        items = [item for item in map(_as_item, rows) if item is not None]
+        return sorted(items, key=lambda item: item.id)
 
     def _rows(self, expression: str, columns: list[str], limit: int | None = None) -> Iterator[Row]:
         """Rows in order of id, which is how Milvus iterates over a collection."""
@@ -246,7 +378,10 @@ class MilvusIndex(Index):
                 iterator.close()
 
     def _info(self) -> dict[str, Any]:
-        return {"kind": self._kind, "recall@10": self.about.measured.get("recall@10")}
+        why = "as asked"
+        if self.about.kind == "auto":
+            why = "exact, because a collection cannot change its kind later"
+        return {"kind": self._kind, "why": why, "recall@10": self.about.measured.get("recall@10")}
 
     # ---- search
 
@@ -280,6 +415,7 @@ class MilvusIndex(Index):
 
     def _rescore(self, query: Vectors, rows: list[Row], k: int) -> tuple[list[Hit], bool]:
         """The k nearest of the candidates, and whether no other item can belong to them."""
+        rows = [row for row in rows if _is_good_vector({**row["entity"], "id": row["id"]})]
         if not rows:
             return [], True
         reported = np.array([row["distance"] for row in rows], np.float32)
@@ -301,7 +437,7 @@ class MilvusIndex(Index):
     def _candidates(self, queries: Vectors, k: int, expression: str, effort: int | None = None) -> list[list[Row]]:
         parameter, least, _ = EFFORT[self._kind]
         effort = effort or self.about.measured.get("effort", least)
-        if parameter == "ef":
+        if parameter in ("ef", "search_list"):
             effort = max(effort, k)
         with translated_errors(self.uri):
             return self._client.search(
@@ -309,7 +445,7 @@ class MilvusIndex(Index):
                 data=queries.tolist(),
                 limit=k,
                 filter=expression,
-                output_fields=[*COLUMNS, "vector"],
+                output_fields=[*self._item_columns, *self._vector_columns],
                 search_params={"params": {parameter: effort}} if parameter else {},
             )
 
@@ -326,6 +462,8 @@ class MilvusIndex(Index):
         queries = self.vectors(sample)
         truth = self._true_neighbours(queries)
         _, effort, most = EFFORT[self._kind]
+        if self._kind == "ivf":
+            most = max(most, self.about.store_settings.get("nlist", 0))
         while True:
             results = []
             for rows in self._candidates(queries, NEIGHBOURS + 1, "", effort):
@@ -364,4 +502,26 @@ class MilvusIndex(Index):
 
 
 def _as_item(row: Row) -> Item | None:
+    """Make an item of a row; None if it is damaged."""
+    if CHECKSUM in row and row[CHECKSUM] != _item_checksum(row):
+        report_damage(f"item {row['id']!r}", "its checksum differs")
+        return None
     return stored_item(row["id"], row["path"], row["label"], row["metadata"])
+
+
+def _is_good_vector(row: Row) -> bool:
+    """Whether the vector of a row has its checksum; True without one."""
+    if VECTOR_CHECKSUM in row and row[VECTOR_CHECKSUM] != _vector_checksum(row):
+        report_damage(f"vector of item {row['id']!r}", "its checksum differs")
+        return False
+    return True
+
+
+def _item_checksum(row: Row) -> int:
+    metadata = json.dumps(row["metadata"], sort_keys=True)
+    texts = (row["id"], row["path"], row["label"], row["stamp"], metadata)
+    return crc32("\0".join(map(str, texts)).encode(errors="surrogatepass"))
+
+
+def _vector_checksum(row: Row) -> int:
+    return crc32(np.array(row["vector"], "<f4").tobytes(), crc32(str(row["id"]).encode(errors="surrogatepass")))

@@ -3,15 +3,15 @@
 The order is that of the re-ranking; the distances stay those between each picture and the query.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
 from lookalike.index.base import Index
 from lookalike.index.exact_rescoring import distances
+from lookalike.index.filters import Where
 from lookalike.index.items import Hit, Vectors, check_vectors
-from lookalike.retrieval import rerank
 
 METHODS = ("none", "expansion", "augmentation", "reciprocal")
 CANDIDATES = 100  # hits that are put into a new order
@@ -25,9 +25,9 @@ def search_reranked(
     idx: Index,
     vectors: Any,
     k: int = 10,
-    where: str | None = None,
+    where: Where = None,
     method: str = "expansion",
-    without: str | None = None,
+    without: str | Collection[str] | None = None,
 ) -> list[list[Hit]]:
     """Search an index and re-rank the hits.
 
@@ -38,7 +38,7 @@ def search_reranked(
         where: A filter.
         method: "expansion" of the query, "augmentation" of the candidates, "reciprocal" neighbours, or "none", which
             is ``idx.search``.
-        without: Id of an item to leave out, for example the one that is searched for.
+        without: Id or ids of items to leave out, for example the one that is searched for.
 
     Returns:
         At most ``k`` hits for each query.
@@ -49,14 +49,11 @@ def search_reranked(
     if method not in METHODS:
         raise ValueError(f"the re-ranking must be one of {', '.join(METHODS)}, got {method!r}")
     queries = check_vectors(vectors, idx.dim, idx.distance, what="queries")
+    excluded = {without} if isinstance(without, str) else set(without or ())
 
     def search(query: Vectors, count: int) -> list[Hit]:
-        if without is not None:
-            count += 1
-        (hits,) = idx.search(query[None], count, where)
-        if without is not None:
-            hits = [hit for hit in hits if hit.item.id != without][: count - 1]
-        return hits
+        (hits,) = idx.search(query[None], count + len(excluded), where)
+        return [hit for hit in hits if hit.item.id not in excluded][:count]
 
     results = []
     for query in queries:
@@ -65,7 +62,7 @@ def search_reranked(
         elif method == "expansion":
             hits = _expansion(idx, query, k, search)
         elif method == "augmentation":
-            hits = _augmentation(idx, query, k, search, without)
+            hits = _augmentation(idx, query, k, search, excluded)
         else:
             hits = _reciprocal(idx, query, k, search)
         results.append(hits)
@@ -81,15 +78,15 @@ def _expansion(idx: Index, query: Vectors, k: int, search: Search) -> list[Hit]:
     return [Hit(hit.item, float(distance)) for hit, distance in zip(hits, distances_to_query, strict=True)]
 
 
-def _augmentation(idx: Index, query: Vectors, k: int, search: Search, without: str | None) -> list[Hit]:
+def _augmentation(idx: Index, query: Vectors, k: int, search: Search, excluded: set[str]) -> list[Hit]:
     candidates = search(query, max(k, CANDIDATES))
     if not candidates:
         return []
     vectors = _vectors(idx, candidates)
-    excluded = 1 if without is None else 2  # the candidate itself, and ``without``
+    count = N + 1 + len(excluded)  # with the candidate itself
     augmented = []
-    for candidate, vector, hits in zip(candidates, vectors, idx.search(vectors, N + excluded), strict=True):
-        ids = [hit.item.id for hit in hits if hit.item.id not in (candidate.item.id, without)][:N]
+    for candidate, vector, hits in zip(candidates, vectors, idx.search(vectors, count), strict=True):
+        ids = [hit.item.id for hit in hits if hit.item.id not in excluded and hit.item.id != candidate.item.id][:N]
         if ids:
             vector = _expanded(idx, vector, idx.vectors(ids))
         augmented.append(vector)
@@ -100,6 +97,8 @@ def _reciprocal(idx: Index, query: Vectors, k: int, search: Search) -> list[Hit]
     candidates = search(query, max(k, CANDIDATES))
     if not candidates:
         return []
+    from lookalike.retrieval import rerank  # loads torch
+
     vectors = _vectors(idx, candidates)
     (reciprocal_distances,) = rerank.k_reciprocal(query[None], vectors, K1, K2, LAMBDA, distance=idx.distance)
     return _ordered(candidates, reciprocal_distances)[:k]
@@ -111,6 +110,8 @@ def _vectors(idx: Index, hits: list[Hit]) -> Vectors:
 
 def _expanded(idx: Index, vector: Vectors, neighbours: Vectors) -> Vectors:
     """Move one vector (D,) towards its neighbours (n, D)."""
+    from lookalike.retrieval import rerank  # loads torch
+
     near = np.arange(len(neighbours))[None]
     return rerank.alpha_query_expansion(vector[None], neighbours, near, ALPHA, N, distance=idx.distance)[0]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from lookalike._util.suggestions import closest
 from lookalike.index.base import Index
-from lookalike.index.filters import parse
+from lookalike.index.filters import Where, parse
 from lookalike.index.items import RESERVED
 
 PAGE = 10_000  # items read at a time
@@ -27,7 +27,7 @@ def metadata_keys(idx: Index) -> set[str]:
         after = items[-1].id
 
 
-def check_keys(where: str | None, keys: Iterable[str], columns: Iterable[str] = RESERVED) -> None:
+def check_keys(where: Where, keys: Iterable[str], columns: Iterable[str] = RESERVED) -> None:
     """Check that a filter uses existing keys only.
 
     Raises:

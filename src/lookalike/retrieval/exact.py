@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from lookalike.retrieval.candidates import Ranked
+from lookalike.retrieval.scaling import choose_centre, choose_exponent
 
 UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 INPUT_UNIT = {"highest": 0.0, "high": 2.0**-11, "medium": 2.0**-8}  # by torch.get_float32_matmul_precision()
 UNDERFLOW = {torch.float32: 2.0**-100, torch.float64: 2.0**-900}
 ROUNDINGS = 8  # of inputs, squares and their sum
-UNSCALED = 2.0**30  # entries up to this, and from its inverse, are not rescaled
-FAR = 3.0  # squared distance of the centre from zero, in variances, from which vectors are centred
 SMALLEST_SQUARE = 1e-250  # squares up to this, and from its inverse, may have lost digits
 CHUNK = 2**20  # numbers that are converted to fp64 at a time
 PAIRS_CHUNK = 2**17  # the same for pairs, which stay in the cache
@@ -67,7 +66,7 @@ class Pairs:
         self._exponent = choose_exponent(largest)
         if self._exponent:
             self.dtype = torch.float64
-        self._centre = choose_centre(self.references, self._exponent)
+        self._centre = choose_centre((chunk.double() for chunk in _chunks(self.references)), self._exponent)
 
     @property
     def is_symmetric(self) -> bool:
@@ -172,30 +171,6 @@ class Pairs:
         return Ranked(scores.to(self.dtype), ranked.indices)
 
 
-def choose_exponent(largest: float) -> int:
-    """Return the power of 2 to divide by so that entries up to ``largest`` have squares within fp32; mostly 0."""
-    if largest == 0 or 1 / UNSCALED <= largest <= UNSCALED:
-        return 0
-    return max(math.frexp(largest)[1], -1000)
-
-
-def choose_centre(vectors: Tensor, exponent: int) -> Tensor | None:
-    """Return the mean (D,) in fp64 of vectors (n, D); None if they are not far from zero."""
-    scale = 2.0**-exponent
-    total = torch.zeros(vectors.shape[1], dtype=torch.float64, device=vectors.device)
-    squares = 0.0
-    for chunk in _chunks(vectors):
-        chunk = chunk.double() * scale
-        total += chunk.sum(0)
-        squares += float(chunk.square().sum())
-    centre = total / len(vectors)
-    offset = float(centre.square().sum())
-    variance = squares / len(vectors) - offset
-    if offset <= FAR * variance:
-        return None
-    return centre / scale
-
-
 def refine(
     pairs: Pairs, rows: Tensor, proposed: Ranked, k: int, dtype: torch.dtype, is_hit: IsHit | None = None
 ) -> tuple[Ranked, Tensor]:
@@ -240,7 +215,7 @@ def refine(
         row = open_rows[row]
         scores, indices = scores.clone(), indices.clone()
         scores[row, column] = lower[row, column] = pairs.measure(rows[row], indices[row, column])
-        order = _best_first(scores[open_rows], indices[open_rows])
+        order = best_first(scores[open_rows], indices[open_rows])
         for values in (scores, lower, indices):
             values[open_rows] = values[open_rows].gather(1, order)
     if scores.shape[1] < len(pairs.references):
@@ -277,8 +252,8 @@ def _could_swap(lower: Tensor, upper: Tensor, ignored: Tensor) -> Tensor:
     return overlaps
 
 
-def _best_first(scores: Tensor, indices: Tensor) -> Tensor:
-    """(b, c) -> (b, c): the order by falling score, of equal ones by rising index."""
+def best_first(scores: Tensor, indices: Tensor) -> Tensor:
+    """Return the order (b, c) of scores (b, c) from the largest down, of equal ones by rising index."""
     order = _sorted_order(scores)
     sorted_scores, sorted_indices = scores.gather(1, order), indices.gather(1, order)
     is_tie = sorted_scores[:, 1:] == sorted_scores[:, :-1]

@@ -7,8 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lookalike._util.arrays import as_numbers
+
 INTEGER_KINDS = {"i", "u"}  # numpy's codes of signed and unsigned integers, which may be mixed
-REAL_KINDS = "fiub"  # numpy's codes of real numbers
 WHOLE_FP32 = 2**24  # larger whole numbers are rounded in fp32
 KINDS = {  # of labels in lists and object arrays; bool comes before int, its base class
     bool: "b",
@@ -59,42 +60,6 @@ def as_vectors(name: str, values: Any, like: Tensor | None = None) -> Tensor:
     if like is None:
         return vectors
     return vectors.to(like.device)
-
-
-def as_numbers(name: str, values: Any) -> NDArray[Any]:
-    """Convert real numbers to an array that torch can share.
-
-    Args:
-        name: What they are called in errors.
-        values: Numpy array of any layout and byte order, tensor on any device, or nested lists.
-
-    Returns:
-        Array in native byte order, writable, without negative strides; fp64 for types that torch lacks.
-
-    Raises:
-        TypeError: If the values are not real numbers.
-        ValueError: If rows have different lengths, or values are masked.
-    """
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        if values.dtype == torch.bfloat16:
-            values = values.float()
-        values = values.numpy()
-    if np.ma.is_masked(values):
-        raise ValueError(f"{name} must not have masked values")
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise ValueError(f"{name} must be rows of one length") from None
-    if array.dtype.kind not in REAL_KINDS:
-        raise TypeError(f"{name} must be real numbers, got {array.dtype}")
-    dtype = array.dtype.newbyteorder("=")
-    if (dtype.kind == "f" and dtype.itemsize > 8) or (dtype.kind == "u" and dtype.itemsize > 1):
-        dtype = np.dtype(np.float64)
-    array = array.astype(dtype, copy=False)
-    if min(array.strides, default=0) < 0 or not array.flags.writeable:
-        array = array.copy()
-    return array
 
 
 def as_codes(

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lookalike._util.arrays import as_numbers
 from lookalike._util.checks import check_count, check_range
-from lookalike.retrieval.inputs import as_numbers
 from lookalike.retrieval.search import check_distance, neighbours
 
 Array = NDArray[np.float32]

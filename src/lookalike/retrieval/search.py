@@ -6,13 +6,14 @@ queries of its rows and, transposed, those of its columns.
 
 Products round, so they only propose a few more than k neighbours. Where their error bound leaves the order open, pairs
 are measured again in fp64 (``exact.py``). Where it leaves open which references belong to the k, the query is compared
-with all of them in fp64. So the result is that of fp64, at any offset and scale.
+with all of them in fp64. So the result is that of fp64, at any offset and scale. On processors that multiply bf16,
+products in bf16 leave out most references before (``screening.py``).
 
 Equal references must tie, but a matrix product gives equal rows equal sums only if it adds in the same order. So equal
 references are found beforehand, and one of them is compared for all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -23,11 +24,13 @@ from lookalike.retrieval import exact
 from lookalike.retrieval.candidates import Candidates, Ranked, slots_per_query
 from lookalike.retrieval.exact import IsHit, Pairs, refine
 from lookalike.retrieval.inputs import as_vectors
+from lookalike.retrieval.screening import Screen, screening_pays
 
 BLOCK = 768  # queries and references per block on the CPU: 2 MB of scores, which fit into the cache
 BLOCK_GPU = 4096
 MOST_SLOTS = 2**25  # candidates in memory, 256 MB; symmetry is not used beyond
 MORE = 4  # candidates in addition to the k
+MORE_SCREENED = 24  # candidates in addition to 2 k where products in bf16 propose them
 ROW_SCORES = 2**23  # scores in memory when full rows are compared; temporaries take a few times that
 
 Blocks = Iterator[tuple[Tensor, Ranked]]  # queries (b,) and their neighbours, until every query was yielded once
@@ -106,11 +109,14 @@ def ranked_blocks(
         yield from _full_rows(pairs, _first_equal(pairs, torch.float64), all_queries, k, is_hit)
         return
     owner = _first_equal(pairs, torch.float32)
-    for rows, proposed in _proposals(pairs, owner, candidates):
-        scores = proposed.scores.double()
-        if pairs.cosine:
-            scores -= 1
-        ranked, complete = refine(pairs, rows, Ranked(scores, proposed.indices), k, torch.float32, is_hit)
+    open_rows = torch.arange(len(queries), device=queries.device)
+    if screening_pays(pairs, candidates):
+        open_rows = yield from _screened(pairs, owner, k, is_hit)
+    if not len(open_rows):
+        return
+    for positions, proposed in _proposals(pairs, owner, open_rows, candidates):
+        rows = open_rows[positions]
+        ranked, complete = _refine_products(pairs, rows, proposed, k, is_hit)
         if bool(complete.all()):
             yield rows, pairs.restore(ranked)
             continue
@@ -118,16 +124,50 @@ def ranked_blocks(
         yield from _full_rows(pairs, owner, rows[~complete], k, is_hit)
 
 
-def _proposals(pairs: Pairs, owner: Tensor, k: int) -> Blocks:
-    """The k best references of every query by products in fp32."""
+def _refine_products(
+    pairs: Pairs, rows: Tensor, proposed: Ranked, k: int, is_hit: IsHit | None
+) -> tuple[Ranked, Tensor]:
+    """``refine`` for references proposed by products in fp32."""
+    scores = proposed.scores.double()
+    if pairs.cosine:
+        scores -= 1
+    return refine(pairs, rows, Ranked(scores, proposed.indices), k, torch.float32, is_hit)
+
+
+def _screened(
+    pairs: Pairs, owner: Tensor, k: int, is_hit: IsHit | None
+) -> Generator[tuple[Tensor, Ranked], None, Tensor]:
+    """Yield the queries that products in bf16 decide, with their neighbours, and return the others (m,)."""
+    screen = Screen(pairs)
+    is_open = torch.ones(len(screen.queries), dtype=torch.bool)
+    width = min(2 * k + MORE_SCREENED, len(screen.references))
+    for rows, proposed in _best_products(screen.queries, screen.references, owner, width, pairs.cosine):
+        screened, complete = screen.neighbours(rows, proposed, k)
+        ranked, is_final = _refine_products(pairs, rows, screened, k, is_hit)
+        complete &= is_final
+        is_open[rows[complete]] = False
+        yield rows[complete], pairs.restore(Ranked(ranked.scores[complete], ranked.indices[complete]))
+        if 2 * int(complete.sum()) < len(rows):  # neighbours too close together: the rest would be in vain
+            break
+    return is_open.nonzero().squeeze(1)
+
+
+def _proposals(pairs: Pairs, owner: Tensor, rows: Tensor, k: int) -> Blocks:
+    """Positions among the ``rows`` (m,) of queries, and their k best references by products in fp32."""
     queries, references = pairs.prepared(torch.float32)
+    if len(rows) < len(queries):
+        queries = queries[rows]
+    yield from _best_products(queries, references, owner, k, pairs.cosine)
+
+
+def _best_products(queries: Tensor, references: Tensor, owner: Tensor, k: int, cosine: bool) -> Blocks:
     size = BLOCK if queries.is_cpu else BLOCK_GPU
-    columns = _blocks(references, owner, size, pairs.cosine)
-    if pairs.is_symmetric and len(queries) * slots_per_query(k) <= MOST_SLOTS:
+    columns = _blocks(references, owner, size, cosine)
+    if queries is references and len(queries) * slots_per_query(k) <= MOST_SLOTS:
         yield from _symmetric(columns, k)
     else:
         all_different = torch.arange(len(queries), device=queries.device)
-        yield from _one_sided(_blocks(queries, all_different, size, pairs.cosine), columns, k)
+        yield from _one_sided(_blocks(queries, all_different, size, cosine), columns, k)
 
 
 class _Block(NamedTuple):
@@ -244,7 +284,8 @@ def _top_k(scores: Tensor, k: int) -> Ranked:
 
 def _products(rows: Tensor, columns: Tensor) -> Tensor:
     with torch.autocast(rows.device.type, enabled=False):
-        return torch.mm(rows, columns.T)
+        products = torch.mm(rows, columns.T)
+    return products.float() if products.dtype == torch.bfloat16 else products
 
 
 def _first_equal(pairs: Pairs, dtype: torch.dtype) -> Tensor:
