@@ -97,6 +97,42 @@ def test_settings_reach_where_they_belong(letters: Pictures) -> None:
     assert (settings.centres, settings.centres_settings, settings.steps) == (0.5, {"knob": -1}, 7)
 
 
+def test_sizes_of_poolings_with_a_vector_for_each_prototype(letters: Pictures) -> None:
+    """8 x 16 and 64 x 128; a size that cannot be is refused before any work."""
+    both = "otp, otp(num_prototypes=64, dim=8192), netvlad(num_prototypes=64, dim=8192), gsp"
+    choices = parse_choices("c2", ["c2"], "loss"), parse_choices(both, ["gsp", "netvlad", "otp"], "pooling")
+    sources = {"letters": with_test_classes(letters)}
+    plan = make_plan(load_protocol("poolings"), sources, *choices)
+    assert plan.impossible == []
+    assert {cell.title: cell.settings.dim for cell in plan.cells} == {
+        "c2 + otp": 128,
+        "c2 + otp(dim=8192, num_prototypes=64)": 8192,
+        "c2 + netvlad(dim=8192, num_prototypes=64)": 8192,
+        "c2 + gsp": 128,
+    }
+    large = plan.cells[12].settings
+    assert (large.pooling_settings["num_prototypes"], large.pooling_settings["init"]) == (64, "k-centre-released")
+    refused = make_plan(load_protocol("poolings"), sources, *choices, overrides={"dim": 100})
+    assert {cell.title for cell in refused.cells} == {"c2 + gsp"}
+    assert dict(refused.impossible)["c2 + otp on letters"].startswith("num_prototypes must divide the size")
+    wrong = parse_choices("gsp(kep=1), gsp(keep=2)", ["gsp"], "pooling")
+    reasons = dict(make_plan(load_protocol("fair"), sources, choices[0], wrong).impossible)
+    assert "gsp has no setting 'kep' (did you mean 'keep'?)" in reasons["c2 + gsp(kep=1) on letters"]
+    assert "keep must be in (0, 1]" in reasons["c2 + gsp(keep=2) on letters"]
+
+
+def test_messages_at_test_are_rows(letters: Pictures) -> None:
+    losses = parse_choices("libc, libc(message_passing=7), c2, c2(message_passing=7)", ["c2", "libc"], "loss")
+    poolings = parse_choices("max, weighted-max+gsp", ["max", "weighted-max+gsp"], "pooling")
+    methods = parse_methods("none, libc(message_passing=7)")
+    plan = make_plan(load_protocol("libc"), {"letters": with_test_classes(letters)}, losses, poolings, methods)
+    passing = {cell.title: cell.settings.message_passing for cell in plan.cells}
+    assert (passing["libc + max"], passing["libc(message_passing=7) + weighted-max+gsp"]) == (0, 7)
+    assert (passing["c2 + max"], passing["c2 + max + libc(message_passing=7)"]) == (0, 7)
+    reasons = dict(plan.impossible)
+    assert "--message-passing needs LIBC" in reasons["c2(message_passing=7) + max on letters"]
+
+
 def test_what_cannot_be_is_left_out_with_its_reason_and_the_rest_stays(letters: Pictures) -> None:
     plan = plan_of(letters, "c1,proxy-anchor", "average,max", "none,xbm,zero-shot,centres")
     reasons = dict(plan.impossible)

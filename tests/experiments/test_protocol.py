@@ -1,18 +1,32 @@
 """Protocols: every line of the papers' set-ups, written down here once more, and the errors of a file of one's own."""
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import lookalike.pooling
 from lookalike import objectives
 from lookalike.experiments.protocol import Protocol, column, load_protocol, names, settings_for
 from lookalike.objectives.presets import preset_settings
 from lookalike.training.settings import Settings
 
 SMALL, LARGE = ("cub", "cars"), ("inshop", "sop")
-BUILT_IN = ("ablation", "conventional", "fair", "fair-ccp", "libc", "quick", "tuning")
+BUILT_IN = (
+    "ablation",
+    "collage",
+    "conventional",
+    "fair",
+    "fair-ccp",
+    "fair-ccp-released",
+    "libc",
+    "poolings",
+    "quick",
+    "skewed-means",
+    "tuning",
+)
 
 # (evaluate_every, patience) of the small sets and of the large ones.
 STOPPING = {
@@ -210,11 +224,130 @@ def test_variants_of_soft_triple() -> None:
 def test_chance_constrained_programming(name: str, small: tuple[int, int], large: tuple[int, int]) -> None:
     for data_set in SMALL + LARGE:
         found = run(name, data_set, methods=["ccp"])
-        assert (found["ccp"], found["normalise"]) == (True, "clip")
+        assert (found["ccp"], found["normalise"]) == (True, "l2")
+        assert run(name, data_set)["normalise"] == "l2"  # one normalisation for all rows of a table
         assert (found["ccp_proxies"], found["ccp_pool"]) == ((8, 12) if data_set in SMALL else (4, 7))
         assert (found["ccp_pull"], found["ccp_patience"], found["ccp_in_batch"]) == (2e-4, 3, 0)
         assert (found["evaluate_every"], found["patience"]) == (small if data_set in SMALL else large)
         assert run(name, data_set, methods=["ccp"], variant="S")["ccp_proxies"] == 1
+
+
+def test_chance_constrained_programming_as_released() -> None:
+    """Clipped in every row, and 0.1 of the loss inside the batch; the rest is fair-ccp."""
+    for methods in ([], ["ccp"], ["memory"]):
+        printed = run("fair-ccp", methods=methods)
+        released = run("fair-ccp-released", methods=methods)
+        assert (printed["normalise"], released["normalise"]) == ("l2", "clip")
+        assert released.get("ccp_in_batch", 0) == (0.1 if methods == ["ccp"] else 0)
+        different = {name for name in released if released[name] != printed.get(name)}
+        assert different <= {"normalise", "betas", "ccp_in_batch", "ccp_printed"}
+
+
+# Of the comparison in section 5.3.5; average pooling, max, average+max, crow, gem and smk have no settings there.
+ALTERNATIVES: dict[str, dict[str, Any]] = {
+    "average": {},
+    "max": {},
+    "average+max": {},
+    "crow": {},
+    "gem": {},
+    "smk": {},
+    "cbam": {"kernel": 3, "reduction": 1},
+    "delf": {"hidden": 512, "unit_features": False},
+    "gemax": {"ridge": 1.0},
+    "gsop": {"reduced": 128, "spatial": True, "side": 7, "centred": False},
+    "otp": {
+        "num_prototypes": 8,
+        "cost": "distance",
+        "sharpness": 2.0,
+        "iterations": 10,
+        "init": "k-centre-released",
+        "memory": 1024,
+    },
+    "netvlad": {"num_prototypes": 8, "normalise_features": False},
+    "solar": {"reduction": 1, "zero_start": False},
+    "weldon": {"largest": 3, "smallest": 3, "sums": True},
+}
+
+
+@pytest.mark.parametrize("name", ["fair", "poolings"])
+@pytest.mark.parametrize("pooling", ALTERNATIVES)
+def test_settings_of_the_alternatives(name: str, pooling: str) -> None:
+    for loss, delay in (("c2", 0), ("proxy-nca++", 100)):
+        expected = dict(ALTERNATIVES[pooling])
+        if pooling == "otp":
+            expected["delay"] = delay
+        found = run(name, "cub", loss, pooling)
+        assert found["pooling_settings"] == expected
+        assert "zero_shot" not in found
+    quick = run("quick", "cub", "c2", pooling)["pooling_settings"]
+    assert lookalike.pooling.create(pooling, 16, **quick).extra_repr() == create_default(pooling).extra_repr()
+
+
+def create_default(pooling: str) -> lookalike.pooling.Pooling:
+    return lookalike.pooling.create(pooling, 16)
+
+
+@pytest.mark.parametrize(("name", "weight", "keep"), [("poolings", 0.1, 0.3), ("collage", 0.5, 0.2)])
+def test_the_comparison_of_poolings(name: str, weight: float, keep: float) -> None:
+    rows = [str(choice) for choice in loaded(name).pooling_choices]
+    both_sizes = [f"{pooling}(dim=8192, num_prototypes=64)" for pooling in ("otp", "netvlad")]
+    assert sorted(rows) == sorted([*ALTERNATIVES, *both_sizes, "gsp", "max+gsp", "gem+gsp"])
+    for pooling in ("gsp", "max+gsp", "gem+gsp"):
+        found = run(name, "cub", "proxy-nca++", pooling)
+        assert (found["zero_shot"], found["pooling_settings"]["keep"]) == (weight, keep)
+        assert found["zero_shot_settings"]["ridge"] == 0.05
+
+
+def test_the_collage() -> None:
+    protocol = loaded("collage")
+    assert (protocol.split.folds, protocol.split.models, protocol.split.steered_by) == (1, 1, "nothing")
+    assert (protocol.backbones, protocol.report) == (["bottleneck20"], "mean")
+    for loss in ("c2", "proxy-nca++"):
+        found = run("collage", "collage", loss, "gsp")
+        assert (found["batch_size"], found["per_class"], found["lr"]) == (64, 4, 1e-3)
+        assert (found["schedule"], found["plateau_patience"], found["evaluate_every"]) == ("plateau", 5, 450)
+        assert found["validation"] == 0
+        assert (found["size"], found["crop"], found["flip"], found["dim"]) == (64, "none", False, 128)
+        inside = found["pooling_settings"]
+        assert (inside["num_prototypes"], inside["keep"], inside["sharpness"]) == (64, 0.2, 10)
+
+
+def test_protocols_name_the_losses_and_methods_of_their_papers() -> None:
+    rows = {name: (loaded(name).default_losses, loaded(name).default_methods) for name in names()}
+    assert rows["fair"] == rows["conventional"] == rows["quick"] == (["c2"], ["none"])
+    assert rows["libc"] == (["libc"], ["none"])
+    assert rows["poolings"] == rows["collage"] == (["c2", "proxy-nca++"], ["none"])
+    assert rows["fair-ccp"] == rows["fair-ccp-released"] == rows["ablation"] == (["c2"], ["none", "ccp"])
+    table_1 = ["ms", "n-pair", "lifted-structure-song", "proxy-nca", "proxy-anchor"]
+    assert rows["skewed-means"] == (table_1, ["none", "centres"])
+
+
+def test_deviations() -> None:
+    """Inherited, dropped one by one or all, and shown where they concern a row."""
+    fair, conventional = loaded("fair").deviations, loaded("conventional").deviations
+    assert set(fair) < set(conventional)
+    assert loaded("quick").deviations == {}
+    assert "start, count_start" in fair
+    assert {"start, count_start", "clip_norm, clip_value"}.isdisjoint(loaded("libc").deviations)
+    for name in ("fair-ccp", "fair-ccp-released"):  # the printed text has both
+        assert {"3.2.4", "3.3.2.1"} <= set(re.findall(r"[\d.]*\d", loaded(name).deviations["normalise"]))
+    for name in names():
+        assert all(reason.strip() and not reason.endswith(".") for reason in loaded(name).deviations.values())
+
+    def subjects(**settings: Any) -> set[str]:
+        return set(loaded("fair").deviations_of([{"pooling": "average", **settings}]))
+
+    plain = subjects()
+    assert {"crop", "steps", "stopping", "clip_norm, clip_value"} <= plain
+    assert plain - subjects(crop="pixels", clip_value=None, steps=5) == {"crop", "steps", "clip_norm, clip_value"}
+    assert not {"gsp start", "memory", "zero-shot loss", "cbam", "gem+gsp"} & plain
+    assert subjects(pooling="gem+gsp", zero_shot=0.1) - plain == {
+        "gsp solver",
+        "gsp start",
+        "gem+gsp",
+        "zero-shot loss",
+    }
+    assert subjects(pooling="cbam", memory=25) - plain == {"cbam", "memory"}
 
 
 def test_every_run_has_its_seed_and_nothing_else_of_its_own() -> None:
@@ -254,7 +387,7 @@ def test_other_data_sets() -> None:
     ],
 )
 def test_libc(data_set: str, shape: Any, network: Any, lr: float, decay: float, temperature: float) -> None:
-    for pooling, methods in (("max", []), ("max+gsp", ["zero-shot"])):
+    for pooling, methods in (("max", []), ("max+gsp", ["zero-shot"]), ("weighted-max+gsp", [])):
         found = run("libc", data_set, "libc", pooling, methods=methods)
         assert (found["batch_size"] // found["per_class"], found["per_class"]) == shape
         assert (found["lr"], found["weight_decay"], found["optimiser"]) == (lr, decay, "radam")
@@ -263,12 +396,28 @@ def test_libc(data_set: str, shape: Any, network: Any, lr: float, decay: float, 
         assert found["steps"] == 70 * epoch
         assert found["restarts"] == (30 * epoch, 50 * epoch)
         assert (found["dim"], found["backbone"], found["patience"]) == (512, "resnet50", None)
-        assert found.get("zero_shot", 0) == (0.1 if methods else 0)
+        assert found.get("zero_shot", 0) == (0 if pooling == "max" else 0.1)
         chosen = objectives.create("libc", 100, 512, preset=found["preset"]).settings
         assert (chosen["blocks"], chosen["heads"], chosen["temperature"]) == (*network, temperature)
         assert chosen["concatenate"] == (data_set == "cars")
     beside = run("libc", data_set, "c1", "max", methods=["libc"])
     assert (beside["libc"], beside["per_class"]) == (1.0, shape[1])
+    for protocol in ("quick", "fair", "conventional"):
+        assert run(protocol, data_set, "c1", methods=["libc"])["libc"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("data_set", "lr", "epochs", "delta"), [("cub", 1e-4, 40, 0.55), ("cars", 1e-4, 40, 0.45), ("sop", 6e-4, 60, 0.5)]
+)
+def test_skewed_means(data_set: str, lr: float, epochs: int, delta: float) -> None:
+    for loss in ("ms", "n-pair", "lifted-structure-song", "proxy-nca", "proxy-anchor"):
+        found = run("skewed-means", data_set, loss, "average", methods=["centres"])
+        assert (found["optimiser"], found["lr"], found["size"], found["dim"]) == ("adamw", lr, 224, 512)
+        assert found["steps"] == epochs * found["evaluate_every"]
+        settings = found["centres_settings"]
+        assert (found["centres"], settings["margin"], settings["hinge"]) == (0.1, delta, True)
+        assert found.get("proxy_lr", 1.0) == (100.0 if loss.startswith("proxy") else 1.0)
+        assert "centres" not in run("skewed-means", data_set, loss, "average")
 
 
 def test_quick_is_quick() -> None:
@@ -320,10 +469,16 @@ methods: {centres: {centres: 0.2, centres_settings: {knob: -1.0}}}
         ("base: fair\nsplit: {folds: 4}", "split lacks models"),
         ("base: fair\nsplit: {folds: 4, models: 5}", "split.models must be at most split.folds 4, got 5"),
         ("base: fair\nsplit: {folds: 1, models: 1}", "needs at least 2 folds"),
+        (
+            "base: fair\nsplit: {folds: 2, models: 1, steered_by: nothing}",
+            "'test' and 'nothing' exactly 1, got 2 folds",
+        ),
         ("base: fair\nsplit: 4", "split must hold folds, models and steered_by, got 4"),
         ("base: fair\nsizes: 128", "sizes must be a list of whole numbers"),
         ("base: fair\nsizes: {resnet50: [128]}", "sizes are written out by backbone and lack bn_inception"),
         ("base: fair\nbackbones: bn_inception", "backbones must be a list of names"),
+        ("base: fair\npoolings: [gps]", r"there is no pooling 'gps' \(did you mean 'gsp'\?\)"),
+        ("base: fair\ndeviations: {crop: 1}", "deviations.crop must say what differs and why, got 1"),
         ("base: fair\nconcatenate: 1", "concatenate must be true or false, got 1"),
         (
             "base: fair\ntraining: {patiance: 3}",

@@ -211,3 +211,15 @@ def test_values_are_percentages_of_known_data_sets() -> None:
 def test_unknown_table() -> None:
     with pytest.raises(ValueError, match=r"^table must be one of 3\.1, .*, got '4\.1'$"):
         published(table="4.1")
+
+
+@pytest.mark.parametrize("table", ["3.2", "5.2"])
+def test_libc_is_found_by_its_loss(table: str) -> None:
+    numbers = published(table=table, loss="libc", pooling="max") or ()
+    assert {number.data_set: number.mean for number in numbers} == {
+        "cub": 70.3,
+        "cars": 88.1,
+        "sop": 81.4,
+        "inshop": 92.8,
+    }
+    assert {(number.reported_by, number.size) for number in numbers} == {("Seidenschwarz et al. 2021", 512)}

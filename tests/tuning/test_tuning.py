@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,10 +14,11 @@ import pytest
 
 pytest.importorskip("optuna")
 
+from lookalike._util.folder_lock import FolderInUse, FolderLock
 from lookalike._util.signals import RunFailed
 from lookalike.data.glyphs import glyphs
 from lookalike.data.pictures import Pictures
-from lookalike.experiments import leases
+from lookalike.executors.local import LocalExecutor
 from lookalike.experiments.choices import Choice
 from lookalike.experiments.plan import parse_methods
 from lookalike.experiments.protocol import load_protocol
@@ -29,7 +29,6 @@ from lookalike.training.settings import Settings
 from lookalike.tuning import study as module
 from lookalike.tuning.plans import load_plan, names
 from lookalike.tuning.results import TrialResult, best_trial
-from lookalike.tuning.sampler import make_sampler
 from lookalike.tuning.space import as_overrides, grid, parse_space, space_of
 from lookalike.tuning.storage import open_storage, repair_journal
 from lookalike.tuning.study import Tuning
@@ -202,9 +201,12 @@ def test_named_plans_can_be_run(letters: Pictures, name: str) -> None:
     assert len(plan.open) >= 2
     settings = task.plan(next(task.extreme_points())).cells[0].settings
     assert (settings.ccp, settings.ccp_pool) == ((True, 12) if name == "pull-x-proxies" else (False, 12))
-    assert (points is None, len(points or [])) == {"factorial": (False, 8), "pull-x-proxies": (True, 0)}.get(
-        name, (False, 24)
-    )
+    assert (points is None, len(points or [])) == {
+        "centre-gap": (False, 7),
+        "factorial": (False, 8),
+        "prototypes-x-sharpness": (False, 24),
+        "pull-x-proxies": (True, 0),
+    }[name]
 
 
 # trials
@@ -232,61 +234,68 @@ def test_a_grid_is_done_once_and_not_again(letters: Pictures, tmp_path: Path, pr
     assert importance[SHARPNESS] > importance[PROTOTYPES] > 0
 
 
-def test_workers_share_the_trials_and_do_none_twice(
-    letters: Pictures, tmp_path: Path, pretended: Pretended, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def slowly(task: Task, number: int) -> Any:
-        time.sleep(0.05)  # between the look at what there is and the proposal
-        return make_sampler(task, number)
-
-    monkeypatch.setattr(module, "make_sampler", slowly)
-    pretended.before = lambda _: time.sleep(0.02)
-    task = task_of(letters, f"{PROTOTYPES}=[8, 16, 64, 128]; {SHARPNESS}=[0.5, 1, 5]")
-    tunings = [Tuning(task, tmp_path / "a") for _ in range(3)]
-    threads = [threading.Thread(target=each.work, args=(11, silent)) for each in tunings]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    records = tunings[0].trials()
-    assert len(records) == len(pretended.calls) == 11, "never more than were wanted"
-    assert [record.params for record in records] == (task.points or [])[:11]
-    assert all(len(list(folder.glob("lease-*"))) == 1 for folder in (tmp_path / "a" / "trials").iterdir())
-
-
-def test_a_trial_that_ends_while_another_worker_looks_is_not_repeated(
-    letters: Pictures, tmp_path: Path, pretended: Pretended, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_command_on_the_folder_is_refused(letters: Pictures, tmp_path: Path, pretended: Pretended) -> None:
     task = task_of(letters, f"{PROTOTYPES}=[16, 64]; {SHARPNESS}=[5]")
-    first, second = Tuning(task, tmp_path / "a"), Tuning(task, tmp_path / "a")
-    trial, lease = first._next_trial(2) or (None, None)
-    assert trial is not None
-    acquire = leases.acquire
-
-    def acquire_later(folder: Path, expires: float) -> leases.Lease | None:
-        if folder == second.folder(0) and not pretended.calls:
-            first._run_trial(trial, lease, 2, silent)  # between the look at the trials and the lease
-        return acquire(folder, expires)
-
-    monkeypatch.setattr(leases, "acquire", acquire_later)
-    records = second.work(2, silent)
-    assert [record.state for record in records] == ["done", "done"]
-    assert len(pretended.calls) == 2
-    assert [path.name for path in second.folder(0).glob("lease-*")] == ["lease-0"]
+    tuning = Tuning(task, tmp_path / "a")
+    with FolderLock(tmp_path / "a"), pytest.raises(FolderInUse, match="another process"):
+        tuning.work(2, silent)
+    assert not pretended.calls
+    assert len(tuning.work(2, silent)) == 2
 
 
-def test_a_trial_whose_worker_died_is_taken_up(letters: Pictures, tmp_path: Path, pretended: Pretended) -> None:
+def test_an_interrupted_trial_comes_first(letters: Pictures, tmp_path: Path, pretended: Pretended) -> None:
     task = task_of(letters, f"{PROTOTYPES}=[16, 64]; {SHARPNESS}=[0.5, 5]")
-    dead = Tuning(task, tmp_path / "a", expires=0.2)
-    assert dead._next_trial(4) is not None  # proposed and claimed, and never heard of again
-    dead.study.ask()  # died before it had proposed anything
-    living = Tuning(task, tmp_path / "a", expires=0.2)
-    time.sleep(0.3)
-    records = living.work(4, silent)
+    dead = Tuning(task, tmp_path / "a")
+    assert next(dead._proposals(4)) == 0  # proposed, and never heard of again
+    dead.study.ask()  # killed before it had proposed anything
+    records = Tuning(task, tmp_path / "a").work(4, silent)
     assert [record.state for record in records] == ["done"] * 4
     assert [record.params for record in records] == task.points
-    assert sorted(path.name for path in living.folder(0).glob("lease-*")) == ["lease-0", "lease-1"]
     assert len(pretended.calls) == 4
+
+
+def test_a_worker_that_dies_behind_its_trial_does_not_repeat_it(
+    letters: Pictures, tmp_path: Path, pretended: Pretended
+) -> None:
+    tuning = Tuning(task_of(letters, f"{PROTOTYPES}=[16, 64]; {SHARPNESS}=[5]"), tmp_path / "a")
+    before = tuning.work(2, silent)
+    assert module.compute_trial(1, tuning).line == "trial 1: done before its worker was lost"
+    assert len(pretended.calls) == 2
+    assert tuning.trials() == before
+
+
+def test_a_trial_waits_for_the_process_that_had_it(letters: Pictures, tmp_path: Path, pretended: Pretended) -> None:
+    tuning = Tuning(task_of(letters, f"{PROTOTYPES}=[16]; {SHARPNESS}=[5]"), tmp_path / "a")
+    dying, ended = FolderLock(tuning.folder(0) / "runs" / "f1-r1"), threading.Event()
+
+    def end() -> None:
+        ended.set()
+        dying.release()
+
+    def must_be_free(settings: Settings) -> None:
+        if settings.out == dying.path:
+            assert ended.is_set()
+
+    pretended.before = must_be_free
+    tuning.folder(0).mkdir(parents=True)
+    with dying:
+        threading.Timer(0.2, end).start()
+        assert [trial.state for trial in tuning.work(1, silent)] == ["done"]
+
+
+def test_no_trial_begins_if_nodes_differ(letters: Pictures, tmp_path: Path, pretended: Pretended) -> None:
+    class Cluster(LocalExecutor):
+        def check_nodes(self, inspect: Any, argument: Any) -> None:
+            findings = inspect(argument)
+            assert findings["the results folder"] == "shared"
+            raise ValueError(f"differs in {sorted(findings)[0]}")
+
+    tuning = Tuning(task_of(letters, f"{PROTOTYPES}=[16]; {SHARPNESS}=[5]"), tmp_path / "a")
+    with pytest.raises(ValueError, match="differs in the pictures of glyphs"):
+        tuning.work(1, silent, Cluster())
+    assert not pretended.calls
+    assert not tuning.trials()
+    assert not list((tmp_path / "a").glob(".probe-*"))
 
 
 def test_a_search_by_tpe_repeats_itself_whoever_asks(letters: Pictures, tmp_path: Path, pretended: Pretended) -> None:

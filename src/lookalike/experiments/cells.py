@@ -2,7 +2,6 @@
 
     DIR/cells/<name>-<key>/
         cell.json        what it is
-        lease-*          which worker computes it
         run/             the run's folder
         log.txt          output of the run
         vectors.npy      of the test pictures, if the protocol concatenates models
@@ -13,11 +12,13 @@ The key covers RESULTS_VERSION, the settings and the data, so that a result is r
 """
 
 import json
+import os
 import re
+import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,13 +35,18 @@ from lookalike._util.files import cache_folder, replacing, write_text
 from lookalike._util.folder_lock import FolderInUse
 from lookalike._util.hashing import digest
 from lookalike._util.signals import Stopped
+from lookalike._util.untrusted import read_json
+from lookalike.data.datasets import recall_ranks
 from lookalike.data.pictures import Pictures
-from lookalike.experiments.results import NOT_IN_KEY, RESULTS_VERSION, GridPosition
+from lookalike.experiments.results import NOT_IN_KEY, RESULTS_VERSION, GridPosition, tested_part
+from lookalike.experiments.run_log import RunLog
+from lookalike.inference.feature_cache import FeatureCache
 from lookalike.inference.model import TrainedModel, embed_batches
+from lookalike.models import Embedder, create_backbone, starts_random
 from lookalike.models.weight_files import first_line
+from lookalike.objectives.libc import load_messages
 from lookalike.training.checkpoint import RunFolder
 from lookalike.training.evaluate import measure
-from lookalike.training.features import FeatureCache
 from lookalike.training.run import train
 from lookalike.training.settings import Settings
 
@@ -112,14 +118,23 @@ def run_cell(cell: Cell, out: Path, pictures: Pictures, *, keep_vectors: bool) -
     test = pictures.split("test")
     write_text(folder / "cell.json", json.dumps(cell.description(), indent=2) + "\n")
     (folder / "failed.json").unlink(missing_ok=True)
-    with (folder / "log.txt").open("a", buffering=1, encoding="utf-8") as log, redirect_stderr(log):
+    cpu_before = _cpu_seconds()
+    name = f"{cell.data}: {cell.title}, {cell.run_label}"
+    with (folder / "log.txt").open("a", buffering=1, encoding="utf-8") as log, RunLog(log, sys.stderr, name):
         try:
             with _peak_memory() as memory:
                 trained = train(replace(cell.settings, out=folder / "run", resume=True), pictures)
                 started = time.monotonic()
-                model = lookalike.load(folder / "run")
+                device = None if cell.settings.device == "auto" else cell.settings.device
+                model = lookalike.load(folder / "run", device, cell.settings.engine, view="crop")
                 vectors = test_vectors(model, RunFolder(folder / "run").read_settings(), test)
-                metrics = measure(vectors, test, distance=model.distance)
+                distance = model.distance
+                if cell.settings.message_passing:
+                    messages = load_messages(folder / "run")
+                    vectors, distance = messages.refine(vectors, cell.settings.message_passing).numpy(), "cosine"
+                metrics = measure(vectors, test, distance=distance, ks=recall_ranks(test.name))
+                seconds_testing, cpu_seconds = time.monotonic() - started, _cpu_seconds() - cpu_before
+            frozen = frozen_metrics(model, cell, out, test)
         except (Stopped, FolderInUse):  # not a fault of the cell
             raise
         except Exception as error:
@@ -131,6 +146,7 @@ def run_cell(cell: Cell, out: Path, pictures: Pictures, *, keep_vectors: bool) -
             np.save(file, vectors)
         _write_test_labels(test_labels_file(out, cell.fingerprint), test)
     head = model.embedder.head
+    run = RunFolder(folder / "run")
     result = {
         **cell.description(),
         "test": metrics,
@@ -138,8 +154,12 @@ def run_cell(cell: Cell, out: Path, pictures: Pictures, *, keep_vectors: bool) -
         "steps": trained["steps"],
         "best_step": trained["best_step"],
         "seconds": trained["seconds"],
-        "seconds_testing": time.monotonic() - started,
-        "seconds_per_step": _seconds_per_step(RunFolder(folder / "run")),
+        "seconds_testing": seconds_testing,
+        "seconds_per_step": _seconds_per_step(run),
+        "cpu_seconds": cpu_seconds,
+        "cpu_seconds_per_step": _cpu_seconds_per_step(run),
+        "asked_batch_size": cell.settings.batch_size,
+        "frozen": frozen,
         "pooling_parameters": sum(parameter.numel() for parameter in head.pooling.parameters()),
         "head_parameters": sum(parameter.numel() for parameter in head.parameters()),
         "dim": head.dim,
@@ -161,7 +181,7 @@ def test_vectors(model: TrainedModel, settings: Settings, test: Pictures) -> NDA
     Returns:
         (N, D), in the order of ``test``.
     """
-    if not settings.freeze_backbone:
+    if not settings.head_only:
         return model.embed_table(test, workers=settings.workers)
     backbone, head = model.embedder.backbone, model.embedder.head
     cache = FeatureCache(settings.cache or cache_folder(), backbone, model.spec, engine=settings.engine)
@@ -171,6 +191,45 @@ def test_vectors(model: TrainedModel, settings: Settings, test: Pictures) -> NDA
     batches = np.array_split(positions, -(-len(positions) // HEAD_BATCH))
     vectors: Tensor = embed_batches(map(cache.read, batches), head, device=model.device, tick=lambda _: None)
     return vectors.numpy()
+
+
+def frozen_metrics(model: TrainedModel, cell: Cell, out: Path, test: Pictures) -> dict[str, Any] | None:
+    """Measure the backbone's averaged features on the test pictures, once for all cells that have the same.
+
+    Args:
+        model: Of the cell.
+        cell: The cell.
+        out: Results folder.
+        test: Test pictures.
+
+    Returns:
+        "metrics", "dim" and "size"; None if the backbone starts with random weights.
+    """
+    settings = RunFolder(cell.folder(out) / "run").read_settings()
+    if starts_random(settings.backbone, settings.weights):
+        return None
+    key = digest(
+        tested_part(cell.fingerprint), settings.backbone, str(settings.weights), json.dumps(model.spec.to_dict())
+    )
+    file = out / "tests" / f"frozen-{key[:16]}.json"
+    if not file.exists():
+        backbone = model.embedder.backbone
+        if not settings.head_only:
+            backbone = create_backbone(settings.backbone, weights=settings.weights).to(model.device)
+        embedder = Embedder(backbone, dim=None, pooling="average", input_spec=model.spec)
+        averages = TrainedModel(embedder.to(model.device), settings.engine, source="frozen features")
+        vectors = test_vectors(averages, settings, test)
+        metrics = measure(vectors, test, distance=averages.distance, ks=recall_ranks(test.name))
+        content = {"metrics": metrics, "dim": averages.dim, "size": model.spec.size}
+        write_text(file, json.dumps(content) + "\n")
+    frozen: dict[str, Any] = read_json(file)
+    return frozen
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of those it has ended, as data workers."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _write_test_labels(path: Path, test: Pictures) -> None:
@@ -190,6 +249,12 @@ def _seconds_per_step(run: RunFolder) -> float | None:
     if not speeds:
         return None
     return settings.batch_size * settings.accumulate / median(speeds)
+
+
+def _cpu_seconds_per_step(run: RunFolder) -> float | None:
+    """CPU seconds of a step: the median in metrics.csv, which excludes evaluations and processes that read pictures."""
+    times = [float(row["CPU ms/step"]) for row in run.read_metrics() if row.get("CPU ms/step")]
+    return median(times) / 1000 if times else None
 
 
 @contextmanager

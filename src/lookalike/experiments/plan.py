@@ -6,14 +6,13 @@ from itertools import product
 from typing import Any
 
 from lookalike import data, objectives
-from lookalike import pooling as poolings
 from lookalike.data.pictures import Pictures
 from lookalike.experiments.cells import Cell
 from lookalike.experiments.choices import Choice, check_names, parse_choices, split_top_level
 from lookalike.experiments.layers import merge
 from lookalike.experiments.protocol import METHODS, Protocol, settings_for
+from lookalike.experiments.requirements import check_run
 from lookalike.experiments.splits import fingerprint_of, steered_by_test, with_fold, with_test_classes
-from lookalike.training.model import create_objective
 from lookalike.training.settings import Settings, names
 
 ALIASES = {"xbm": "memory"}
@@ -24,8 +23,10 @@ METHOD_SETTINGS = {
     "memory": {"batches": "memory", "start": "memory_start"},
     "centres": {"weight": "centres"},
     "ccp": {},
-    "libc": {"weight": "libc"},
+    "libc": {"weight": "libc", "message_passing": "message_passing"},
 }
+# Settings of a run that may be given in the brackets of a loss or pooling.
+RUN_SETTINGS = {"loss_settings": ("message_passing",), "pooling_settings": ("dim",)}
 # Where a method's other settings go; those of other methods are called method_name.
 NESTED_SETTINGS = {"zero-shot": "zero_shot_settings", "centres": "centres_settings", "libc": "libc_settings"}
 
@@ -43,6 +44,11 @@ class Plan:
     cells: list[Cell]
     impossible: list[tuple[str, str]]
     parts: dict[tuple[str, int], Pictures]
+
+    @property
+    def deviations(self) -> dict[str, str]:
+        """Where the cells depart from the printed text of their protocol, and why."""
+        return self.protocol.deviations_of(vars(cell.settings) for cell in self.cells)
 
     def pictures_of(self, cell: Cell) -> Pictures:
         """The pictures of a cell with the splits of its fold."""
@@ -111,7 +117,7 @@ def make_plan(
                 settings = replace(settings, data=source)
                 fingerprint = fingerprints[source, fold]
                 cells.append(Cell(protocol.name, source, loss, pooling, case, fold, repeat, settings, fingerprint))
-            _check_trainable(cells[0].settings, parts[source, 0])
+            check_run(cells[0].settings, parts[source, 0])
         except (ValueError, TypeError) as reason:
             plan.impossible.append((f"{title} on {source}", str(reason)))
             continue
@@ -148,6 +154,8 @@ def loss_names() -> list[str]:
 
 def split_for_fold(pictures: Pictures, protocol: Protocol, fold: int) -> Pictures:
     """The pictures with the validation classes of a fold."""
+    if protocol.split.steered_by == "nothing":
+        return pictures
     held_out = protocol.held_out(fold)
     if held_out is None:
         return steered_by_test(pictures)
@@ -197,16 +205,21 @@ def _run_settings(
         classes=len(pictures.split("train").classes),
         evaluate_every=overrides.get("evaluate_every"),
     )
-    values = merge(values, {"loss_settings": loss.settings, "pooling_settings": pooling.settings})
+    for choice, target in ((loss, "loss_settings"), (pooling, "pooling_settings")):
+        values = merge(values, _choice_settings(choice, target))
     for method in methods:
         values = merge(values, _method_settings(method))
     return Settings(**merge(values, overrides))
 
 
-def _check_trainable(settings: Settings, pictures: Pictures) -> None:
-    """Raises ValueError if the loss, pooling and methods do not fit together."""
-    classes = len(pictures.split("train").classes)
-    create_objective(settings, classes, settings.dim or 1, poolings.find(settings.pooling), validates=True)
+def _choice_settings(choice: Choice, target: str) -> dict[str, Any]:
+    """The settings of a loss or pooling, without those that belong to the run itself."""
+    settings = dict(choice.settings)
+    values: dict[str, Any] = {target: settings}
+    for name in RUN_SETTINGS[target]:
+        if name in settings:
+            values[name] = settings.pop(name)
+    return values
 
 
 def _method_settings(method: Choice) -> dict[str, Any]:

@@ -10,6 +10,7 @@ is a YAML file; those of the package are in ``protocols/`` and name the lines of
 
 from collections.abc import Sequence
 from dataclasses import MISSING, fields
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +33,7 @@ FILES = Path(__file__).parent / "protocols"
 MANY_CLASSES = 1000  # a data set with more training classes has the settings of sop, any other one those of cub
 LAYERED = ("losses", "pooling", "methods")  # keys that hold layers by name
 
-__all__ = ["METHODS", "Protocol", "Split", "column", "load_protocol", "names", "settings_for"]
+__all__ = ["METHODS", "Protocol", "Split", "built_in_protocol", "column", "load_protocol", "names", "settings_for"]
 
 
 def names() -> list[str]:
@@ -67,6 +68,14 @@ def load_protocol(name_or_path: str | Path) -> Protocol:
     except (ValueError, TypeError) as error:
         raise type(error)(f"{path}: {error}") from None
     return protocol
+
+
+@cache
+def built_in_protocol(name: str) -> Protocol | None:
+    """A protocol of the package, loaded once; None for the name of a user's file, which may be gone by now."""
+    if name not in names():
+        return None
+    return load_protocol(FILES / f"{name}.yaml")
 
 
 def settings_for(
@@ -132,6 +141,8 @@ def settings_for(
     if protocol.split.steered_by == "validation":
         settings["validation"] = 1 / protocol.split.folds
         settings["validation_order"] = "contiguous"
+    elif protocol.split.steered_by == "nothing":
+        settings["validation"] = 0.0
     settings["backbone"] = backbone
     settings["dim"] = _model_size(protocol, backbone, size)
     settings["pooling"] = pooling
@@ -241,8 +252,17 @@ def _read(path: Path, derived_from_it: tuple[Path, ...]) -> dict[str, Any]:
         for name, layer in _require_mapping(section, values.get(section, {})).items():
             merged[name] = merge(merged.get(name, {}), _require_mapping(f"{section}.{name}", layer))
         values[section] = merged
+    values["deviations"] = _merge_deviations(base.get("deviations", {}), values.get("deviations", {}))
     values["training"] = merge(base.get("training", {}), _require_mapping("training", values.get("training", {})))
     return {**base, "name": path.stem, **values}
+
+
+def _merge_deviations(base: Any, deviations: Any) -> Any:
+    """Those of the base and of the file; null drops one of the base, ``base: null`` drops all of them."""
+    merged = {**base, **_require_mapping("deviations", deviations)}
+    if "base" in merged:
+        merged = dict(deviations)
+    return {subject: reason for subject, reason in merged.items() if reason is not None}
 
 
 def _require_mapping(where: str, value: Any) -> dict[str, Any]:
@@ -272,11 +292,13 @@ def _require_keys(where: str, values: dict[str, Any], kind: type[Any]) -> None:
 def _check_all_settings(protocol: Protocol) -> None:
     """Find values that no run can have when the file is loaded, not on the third day of training."""
     losses = {"contrastive", "proxy-anchor", *protocol.losses} - set(KINDS)
-    method_lists: list[list[str]] = [[], *([method] for method in protocol.methods)]
-    pooling_names = {*protocol.poolings, *protocol.pooling}
-    checked: set[str] = set()  # values are checked one by one, so one run for each is enough
-    for backbone, data_set, loss, variant, methods, pooling in product(
-        protocol.backbones, DATA_SETS, sorted(losses), VARIANTS, method_lists, sorted(pooling_names)
+    pooling_names = {*protocol.pooling, *(choice.name for choice in protocol.pooling_choices)}
+    # Values are checked one by one, so one run for each is enough, and no method needs every pooling.
+    cases: list[tuple[str, list[str]]] = [(pooling, []) for pooling in sorted(pooling_names)]
+    cases += [("average", [method]) for method in protocol.methods]
+    checked: set[str] = set()
+    for backbone, data_set, loss, variant, (pooling, methods) in product(
+        protocol.backbones, DATA_SETS, sorted(losses), VARIANTS, cases
     ):
         settings = settings_for(
             protocol,

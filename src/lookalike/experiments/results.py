@@ -13,7 +13,7 @@ from lookalike.training.settings import FREE_ON_RESUME
 
 # Raise this when the same settings would give other numbers. Results of another version are outdated: they are
 # computed again, and never averaged with current ones.
-RESULTS_VERSION = 3
+RESULTS_VERSION = 4
 CONTENT_SINCE = 3  # before, a fingerprint of data did not cover the contents of pictures
 
 # Settings that do not change the result: paths and hardware. Steps and patience do.
@@ -74,6 +74,10 @@ class CellResult(GridPosition):
     lookalike: str = ""  # package version
     device: str = ""
     threads: int = 0
+    cpu_seconds: float | None = None  # of training and testing, in all processes
+    cpu_seconds_per_step: float | None = None
+    asked_batch_size: int | None = None  # of the plan; the run may have had too few classes for it
+    frozen: dict[str, Any] | None = None  # test metrics of the backbone's averaged features, and their "dim"
     settings: dict[str, Any] = field(default_factory=dict)  # of the run; empty if its settings.yaml is gone
     written: float = 0.0  # modification time of result.json
 
@@ -90,10 +94,17 @@ class CellResult(GridPosition):
     @property
     def tested(self) -> str:
         """Fingerprint of the test pictures; the whole fingerprint if it does not name them."""
-        words = self.fingerprint.split()
-        if "test" in words[:-1]:
-            return words[words.index("test") + 1]
-        return self.fingerprint
+        return tested_part(self.fingerprint)
+
+    @property
+    def seconds_of_step(self) -> float | None:
+        """Seconds of a training step: of the CPU, or of the clock if it is a GPU that works."""
+        return self.seconds_per_step if self.device == "cuda" else self.cpu_seconds_per_step
+
+    @property
+    def seconds_in_all(self) -> float | None:
+        """Seconds of training and testing, likewise."""
+        return self.seconds + self.seconds_testing if self.device == "cuda" else self.cpu_seconds
 
     @property
     def is_outdated(self) -> bool:
@@ -101,8 +112,17 @@ class CellResult(GridPosition):
         return self.version != str(RESULTS_VERSION)
 
 
+def tested_part(fingerprint: str) -> str:
+    """The part of a fingerprint that is of the test pictures; all of it if it does not name them."""
+    words = fingerprint.split()
+    if "test" in words[:-1]:
+        return words[words.index("test") + 1]
+    return fingerprint
+
+
 _FIELDS = [entry.name for entry in fields(CellResult)]
-MEASURED = _FIELDS[_FIELDS.index("test") : _FIELDS.index("settings")]  # keys that only result.json has
+MEASURED = _FIELDS[_FIELDS.index("test") : _FIELDS.index("cpu_seconds")]  # keys that only result.json has
+ADDED = _FIELDS[_FIELDS.index("cpu_seconds") : _FIELDS.index("settings")]  # likewise, but earlier versions lack them
 
 
 def read_results(folder: Path) -> tuple[list[CellResult], list[tuple[Path, str]]]:
@@ -142,6 +162,7 @@ def read_cell(folder: Path) -> CellResult | None:
     if result_file.exists():
         content = _read_json(result_file)
         measured = {name: content[name] for name in MEASURED}
+        measured |= {name: content.get(name) for name in ADDED}
         settings_file = folder / "run" / "settings.yaml"
         if settings_file.exists():
             measured["settings"] = read_yaml(settings_file)

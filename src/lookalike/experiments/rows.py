@@ -11,6 +11,7 @@ which equals listing them all (ddof = 1). With a single fold these are the mean 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod, sqrt
 from statistics import mean, median, pvariance, stdev
@@ -36,7 +37,10 @@ class Summary(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a method costs: medians over its models, and the maximum of their memory."""
+    """What a method costs: medians over its models, and the maximum of their memory.
+
+    Times are of the CPU, so that other work on the machine does not count; on a GPU they are those of the clock.
+    """
 
     pooling_parameters: int | None = None
     head_parameters: int | None = None
@@ -166,26 +170,30 @@ class Row:
             return steps[0], None
         return mean(steps), stdev(steps)
 
-    def relative_change(self) -> tuple[float, float | None] | None:
-        """Change against the baseline in percent of it, over the pairs, and its std; None if there is none."""
+    def change(self) -> tuple[float, float | None] | None:
+        """Change against the baseline in points, over the pairs, and its std; None if there is none."""
         comparison = self.comparison
-        if comparison is None or comparison.difference is None or not comparison.level:
+        if comparison is None or comparison.difference is None:
             return None
-        scale = 100 / comparison.level
         if comparison.spread is None:
-            return scale * comparison.difference, None
-        return scale * comparison.difference, scale * comparison.spread
+            return 100 * comparison.difference, None
+        return 100 * comparison.difference, 100 * comparison.spread
 
     def cost(self) -> Cost:
         """Parameters, time and memory of its models."""
         if not self.results:
             return Cost()
-        times = [result.seconds_per_step for result in self.results if result.seconds_per_step is not None]
+        times = _known(result.seconds_of_step for result in self.results)
+        totals = _known(result.seconds_in_all for result in self.results)
         memory = [result.megabytes for result in self.results if result.megabytes is not None]
         return Cost(
             pooling_parameters=self.results[0].pooling_parameters,
             head_parameters=self.results[0].head_parameters,
             milliseconds_per_step=1000 * median(times) if times else None,
             megabytes=max(memory, default=None),
-            seconds=median(result.seconds for result in self.results),
+            seconds=median(totals) if totals else None,
         )
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]

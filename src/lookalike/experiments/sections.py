@@ -91,6 +91,21 @@ def group_sections(
     return sections
 
 
+def frozen_features(section: Section) -> dict[str, dict[str, Any]]:
+    """Test metrics of averaged frozen features, by the title of their row; empty if no result has them."""
+    entries: dict[tuple[str, str], dict[str, Any]] = {}
+    for result in section.results:
+        if result.frozen is not None:
+            entries.setdefault((result.settings.get("backbone", ""), str(result.settings.get("size"))), result.frozen)
+    titled = {}
+    for (backbone, _), frozen in entries.items():
+        title = f"frozen features, {frozen['dim']}-D"
+        if len(entries) > 1:
+            title += f", {backbone} {frozen['size']}"
+        titled[title] = frozen
+    return titled
+
+
 def _version_suffix(key: Key, all_keys: Sequence[Key]) -> str:
     """Distinguishes sections of the same protocol and data set; empty if there is one."""
     _, _, version, tested = key

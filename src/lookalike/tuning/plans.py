@@ -28,7 +28,7 @@ class TuningPlan:
 
     name: str = setting("", "of the file")
     title: str = setting("", "of the report")
-    protocol: str = setting("tuning", "says which runs a trial has")
+    protocol: str = setting("quick", "says which runs a trial has")
     loss: str = setting("c2", "with settings in brackets")
     pooling: str = setting("gsp", "with settings in brackets")
     methods: str = setting("none", "one case, as zero-shot or xbm+zero-shot")

@@ -1,39 +1,42 @@
-"""Hyperparameter search with Optuna, shared by several workers.
+"""Hyperparameter search with Optuna.
 
 A trial trains every run of a protocol with the proposed settings. The objective is the mean of the monitored metric on
 the held-out classes; the test classes are not used.
 
     DIR/tuning.json            what is searched, and the name of the Optuna study
     DIR/journal.log            Optuna's journal, unless the study is in a database
-    DIR/asking/lease-*         lease of the worker that chooses its next trial
-    DIR/trials/<number>/       lease-* of the trial's worker; log.txt; runs/f1-r1, the folders of the runs
+    DIR/trials/<number>/       log.txt; runs/f1-r1, the folders of the runs
 
-Workers share DIR. The worker that holds ``asking`` takes over a trial whose worker died, or asks Optuna for a new one,
-and takes its lease before the next worker may ask. So no trial is computed twice, and there are never too many trials.
-Optuna's own heartbeat does not work with a journal. Proposals depend on (seed, trial number) only, not on the worker.
+One command at a time works on DIR. It asks Optuna for trials, which an executor computes; the process of a trial
+reports to Optuna's storage by itself. Trials that an earlier command left unfinished come first. Proposals depend on
+(seed, trial number) and on the trials finished by then, not on where trials run.
 """
 
 import json
 import shutil
+import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from lookalike._util.files import write_text
+from lookalike._util.folder_lock import FolderLock, wait_until_free
 from lookalike._util.signals import Stopped
 from lookalike._util.untrusted import read_json
-from lookalike.experiments import leases
+from lookalike.executors import Executor
+from lookalike.executors.local import LocalExecutor
+from lookalike.experiments.nodes import inspect_node, probe
 from lookalike.experiments.results import CONTENT_SINCE
+from lookalike.experiments.run_log import RunLog
 from lookalike.models.weight_files import first_line
 from lookalike.training.run import train
 from lookalike.tuning.results import TrialResult, best_trial
@@ -42,11 +45,17 @@ from lookalike.tuning.space import describe_params
 from lookalike.tuning.storage import open_storage, url_digest
 from lookalike.tuning.task import Task
 
-POLL_EVERY = 2.0  # seconds
 STARTUP_TRIALS = 5  # finished before any is pruned
 LEAST_FOR_IMPORTANCE = 4  # finished trials
 STATES = {TrialState.COMPLETE: "done", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 Say = Callable[[str], None]
+
+
+class TrialOutcome(NamedTuple):
+    """How the task of a trial ended: a line to print, and the signal that stopped it (0: none)."""
+
+    line: str
+    stopped: int = 0
 
 
 class Tuning:
@@ -54,26 +63,24 @@ class Tuning:
 
     Args:
         task: what is searched.
-        out: folder of the search, shared by all workers.
+        out: folder of the search.
         storage: URL of a database for Optuna; None: a journal in ``out``.
-        expires: seconds without a sign after which a worker counts as dead.
 
     Raises:
         ValueError: the folder holds another search.
     """
 
-    def __init__(self, task: Task, out: Path, storage: str | None = None, expires: float = leases.EXPIRES) -> None:
-        self.task, self.out, self.expires = task, out, expires
+    def __init__(self, task: Task, out: Path, storage: str | None = None) -> None:
+        self.task, self.out, self.storage = task, out, storage
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         description = {**task.description(), "storage": url_digest(storage)}
         file = out / "tuning.json"
         if file.exists():  # refuse another search before anything is written
             _require_same_search(read_json(file), description, out)
         optuna_storage = open_storage(storage, out / "journal.log")
-        with self._exclusive():
-            if not file.exists():
-                name = f"{out.resolve().name} {token_hex(4)}"
-                write_text(file, json.dumps({"study": name, **description}, indent=2) + "\n")
+        if not file.exists():
+            name = f"{out.resolve().name} {token_hex(4)}"
+            write_text(file, json.dumps({"study": name, **description}, indent=2) + "\n")
         stored = read_json(file)
         _require_same_search(stored, description, out)
         pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
@@ -88,21 +95,29 @@ class Tuning:
         )
         self.is_outdated = stored["version" if "version" in stored else "code"] != description["version"]
 
-    def work(self, trials: int, say: Say = print) -> list[TrialResult]:
-        """Compute trials until there are enough, together with the other workers.
+    def work(self, trials: int, say: Say = print, executor: Executor | None = None) -> list[TrialResult]:
+        """Compute trials until there are enough.
+
+        Args:
+            trials: number of trials that the search has in the end.
+            say: receives one line for each finished trial.
+            executor: where trials run; None: in this process.
 
         Raises:
-            Stopped: a stop was requested; any worker can resume the interrupted trial.
+            FolderInUse: another command works on the folder.
+            Stopped: a stop was requested; the same command continues.
+            ValueError: nodes of a cluster see other files or have other versions.
         """
-        while True:
-            next_trial = self._next_trial(trials)
-            if next_trial is not None:
-                trial, lease = next_trial
-                self._run_trial(trial, lease, trials, say)
-            elif any(trial.state == "running" for trial in self.trials()):
-                time.sleep(min(POLL_EVERY, self.expires / 2))
-            else:
-                return self.trials()
+        executor = executor or LocalExecutor()
+        with FolderLock(self.out):
+            if sum(result.state != "running" for result in self.trials()) < trials:
+                with probe(self.out.resolve(), {(self.task.source, 0): self.task.pictures}) as argument:
+                    executor.check_nodes(inspect_node, argument)
+            for _, outcome in executor.run(compute_trial, self._proposals(trials), self):
+                if outcome.stopped:
+                    raise Stopped(outcome.stopped)
+                say(f"{outcome.line}{self._describe_progress()} of {trials}")
+        return self.trials()
 
     def trials(self) -> list[TrialResult]:
         """All trials of the study, in order."""
@@ -123,37 +138,15 @@ class Tuning:
         """The folder of a trial."""
         return self.out / "trials" / f"{number:04d}"
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """One worker at a time. If a worker on another machine dies in here, its lease must expire first."""
-        lease = leases.acquire(self.out / "asking", self.expires)
-        while lease is None:
-            time.sleep(min(0.1, self.expires / 4))
-            lease = leases.acquire(self.out / "asking", self.expires)
-        try:
-            yield
-        finally:
-            lease.release()
-
-    def _next_trial(self, trials: int) -> tuple[Trial, leases.Lease] | None:
-        """A trial whose worker died, or a new one, with its lease; None if there are enough trials."""
-        with self._exclusive():
-            existing = self.study.get_trials(deepcopy=False)
-            for frozen in existing:
-                if frozen.state == TrialState.RUNNING:
-                    lease = leases.acquire(self.folder(frozen.number), self.expires)
-                    if lease is None:
-                        continue
-                    if self.study.get_trials(deepcopy=False)[frozen.number].state == TrialState.RUNNING:
-                        return self._complete_proposal(frozen), lease
-                    lease.discard()  # its worker finished it in between
-            if len(existing) >= trials:
-                return None
-            trial = self._propose(len(existing))
-            lease = leases.acquire(self.folder(trial.number), self.expires)
-            if lease is None:
-                raise ValueError(f"{self.folder(trial.number)} belongs to another search: choose another --out")
-            return trial, lease
+    def _proposals(self, trials: int) -> Iterator[int]:
+        """Numbers of the trials to compute: unfinished ones, then new ones until there are enough."""
+        existing = self.study.get_trials(deepcopy=False)
+        for frozen in existing:
+            if frozen.state == TrialState.RUNNING:
+                self._complete_proposal(frozen)
+                yield frozen.number
+        for number in range(len(existing), trials):
+            yield self._propose(number).number
 
     def _propose(self, number: int) -> Trial:
         with warnings.catch_warnings():
@@ -171,20 +164,28 @@ class Tuning:
                 trial._suggest(name, distribution)
             return trial
 
-    def _run_trial(self, trial: Trial, lease: leases.Lease, trials: int, say: Say) -> None:
-        """Train a trial and tell Optuna how it ended."""
-        started, number = time.monotonic(), trial.number
+    def run_trial(self, number: int) -> TrialOutcome:
+        """Train a trial and tell Optuna how it ended.
+
+        Raises:
+            OSError: the machine's fault, not that of the settings; the trial can be resumed.
+        """
+        frozen = self.study.get_trials(deepcopy=False)[number]
+        if frozen.state.is_finished():
+            return TrialOutcome(f"trial {number}: done before its worker was lost")
+        trial = Trial(self.study, frozen._trial_id)
+        self.folder(number).mkdir(parents=True, exist_ok=True)
+        started = time.monotonic()
         try:
-            with lease.kept_alive_or_stop(f"trial {number}", self.expires, say):
-                runs = self._train(trial)
-        except (Stopped, KeyboardInterrupt):
-            raise
+            runs = self._train(trial)
+        except Stopped as stopped:
+            return TrialOutcome(f"trial {number}: stopped", stopped.signal_number)
         except optuna.TrialPruned:
             ending = "pruned"
             self.study.tell(trial, state=TrialState.PRUNED)
         except Exception as error:
             if isinstance(error, OSError) or isinstance(error.__cause__, OSError):
-                raise  # the machine's fault, not that of the settings: the trial can be resumed
+                raise
             ending = f"failed: {first_line(error)}"
             trial.set_user_attr("error", first_line(error))
             self.study.tell(trial, state=TrialState.FAIL)
@@ -196,13 +197,17 @@ class Tuning:
             trial.set_user_attr("seconds", sum(run["seconds"] for run in runs))
             ending = f"{self.task.monitor} {100 * fmean(values):.2f}, {steps} steps"
             self.study.tell(trial, fmean(values))
-        finally:
-            lease.release()
         for state in self.folder(number).glob("runs/*/state"):
             shutil.rmtree(state, ignore_errors=True)  # a finished run is not resumed
         seconds = time.monotonic() - started
-        text = f"trial {number}: {describe_params(trial.params)}: {ending}, {seconds:.0f} s"
-        say(f"{text}{self._describe_progress()} of {trials}")
+        return TrialOutcome(f"trial {number}: {describe_params(trial.params)}: {ending}, {seconds:.0f} s")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without Optuna's connection: the process of a trial opens its own."""
+        return {"task": self.task, "out": self.out.resolve(), "storage": self.storage}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
 
     def _describe_progress(self) -> str:
         results = self.trials()
@@ -220,11 +225,13 @@ class Tuning:
         """
         folder = self.folder(trial.number)
         finished: list[dict[str, Any]] = []
-        with (folder / "log.txt").open("a", buffering=1, encoding="utf-8") as log, redirect_stderr(log):
+        name = f"{self.task.source}: trial {trial.number}"
+        with (folder / "log.txt").open("a", buffering=1, encoding="utf-8") as log, RunLog(log, sys.stderr, name):
             try:
                 plan = self.task.plan(trial.params)
                 for number, cell in enumerate(plan.cells):
                     run_folder = folder / "runs" / f"f{cell.fold + 1}-r{cell.repeat + 1}"
+                    wait_until_free(run_folder)
                     settings = replace(cell.settings, out=run_folder, resume=True)
                     report = self._reporter(trial, number * (settings.steps + 1), finished)
                     finished.append(train(settings, plan.pictures_of(cell), on_evaluation=report))
@@ -251,6 +258,11 @@ class Tuning:
         return on_evaluation
 
 
+def compute_trial(number: int, tuning: Tuning) -> TrialOutcome:
+    """Compute one trial, wherever the executor calls this."""
+    return tuning.run_trial(number)
+
+
 def _trial_result(trial: FrozenTrial) -> TrialResult:
     attributes = trial.user_attrs
     return TrialResult(
@@ -267,7 +279,7 @@ def _trial_result(trial: FrozenTrial) -> TrialResult:
 
 
 def _require_same_search(stored: dict[str, Any], description: dict[str, Any], out: Path) -> None:
-    """A search may be resumed with more trials, more workers and another RESULTS_VERSION, but with nothing else."""
+    """A search may be resumed with more trials and another RESULTS_VERSION, but with nothing else."""
     for name, value in description.items():
         if name == "version" or stored.get(name) == value:
             continue

@@ -101,7 +101,6 @@ class Task:
         settings = plan.cells[0].settings
         if settings.devices * settings.nodes > 1:
             raise ValueError("a trial runs in one process: leave devices and nodes at 1, and use --workers")
-        poolings.create(settings.pooling, settings.dim or 2, **settings.pooling_settings)  # raises if they are wrong
         return plan
 
     @cached_property
@@ -140,6 +139,11 @@ class Task:
             raise ValueError(
                 f"the protocol {self.protocol.name} is steered by the test classes, so settings chosen by it are "
                 "fitted to them; use tuning, quick or another protocol that holds classes out"
+            )
+        if self.protocol.split.steered_by == "nothing":
+            raise ValueError(
+                f"the protocol {self.protocol.name} measures nothing but the test, by which no settings may be chosen; "
+                "use tuning, quick or another protocol that holds classes out"
             )
         for point in self.extreme_points():
             try:
