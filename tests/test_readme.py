@@ -44,6 +44,9 @@ def test_python_in_the_page_runs(
         scope["picture"] = shutil.copy(next(class_folders.rglob("*.png")), "new.jpg")
         shutil.copytree(class_folders, "my_pictures")
         assert main(["train", "my_pictures", "--out", "runs/mine", *TRAINING]) == 0
+    if page.name == "improve.md":  # begins where somebody has an index
+        assert main(["train", str(class_folders), "--out", "runs/mine", *TRAINING]) == 0
+        assert main(["index", "runs/mine", str(class_folders), "--out", "mine.idx", "--cache", "none"]) == 0
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
         exec(compile(block, str(page), "exec"), scope)
     if page.name == "README.md":
@@ -67,7 +70,7 @@ def test_links_and_pictures_exist(page: Path) -> None:
 def test_options_in_the_page_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for line in re.findall(r"(lookalike \w+ [^\n`#]*--[^\n`#]*)", page.read_text()):
         command, *words = line.removeprefix("lookalike").split()
-        main([command, "--help"])
+        main([command, "--help-all" if command == "train" else "--help"])
         known = set(re.findall(r"--[\w-]+", capsys.readouterr().out))
         for word in words:
             if word.startswith("--"):
@@ -85,6 +88,17 @@ def test_files_that_contributing_follows_exist() -> None:
             continue
         folders = (ROOT / "src/lookalike", ROOT / "studies", ROOT / "studies/lookalike_studies")
         assert any((folder / path).is_file() for folder in folders), path
+
+
+def test_tests_that_security_names_exist() -> None:
+    file = Path()
+    names = re.findall(r"`([\w/]*test_\w+\.py)?(?:::(test_\w+))?`", (ROOT / "docs/security.md").read_text())
+    assert len(names) > 50
+    for path, test in names:
+        if path:
+            file = ROOT / ("" if "/" in path else "tests/server") / path
+        assert not test or f"def {test}(" in file.read_text(), f"{path}::{test}"
+        assert file.is_file(), path
 
 
 def test_make_targets_of_the_readme_exist() -> None:

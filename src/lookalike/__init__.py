@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from lookalike import geometry, pooling
     from lookalike.pooling import GeneralizedSumPool, partial_transport
 
-__all__ = ["GeneralizedSumPool", "geometry", "load", "partial_transport", "pooling", "retrieval_metrics"]
+__all__ = ["GeneralizedSumPool", "geometry", "load", "partial_transport", "pooling", "retrieval_metrics", "verify"]
 __version__ = "0.1.0"
 
 _ON_FIRST_USE = {
@@ -19,6 +19,7 @@ _ON_FIRST_USE = {
     "load": "lookalike.inference.model",
     "partial_transport": "lookalike.pooling",
     "retrieval_metrics": "lookalike.retrieval.metrics",
+    "verify": "lookalike.training.verify",
 }
 _PACKAGES = {
     "data",

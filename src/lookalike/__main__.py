@@ -1,5 +1,3 @@
-import sys
+from lookalike.cli import script
 
-from lookalike.cli import main
-
-sys.exit(main())
+script()

@@ -48,6 +48,9 @@ def test_train_says_what_came_of_it(class_folders: Path, tmp_path: Path, capsys:
     assert main(["train", str(class_folders), "--out", str(out), *QUICK]) == 0
     said = capsys.readouterr()
     assert "all steps are done after 4 steps" in said.out
+    assert "everything included" in said.out
+    assert said.out.count("MAP@R: like P@R") == 1
+    assert f"look at it: {out / 'run.html'}" in said.out
     assert "before training" in said.out
     assert f"next: lookalike evaluate '{out}'" in said.out
     assert "holding out 16 of 2" in said.err
@@ -212,8 +215,8 @@ def test_embed_and_train_agree_on_the_classes(run: Path, class_folders: Path, tm
         (["train", "x"], "missing --out RUN (folder for the run)"),
         (["train", "--out", "RUN"], "a run needs data"),
         (["train", "--out", "RUN", "--resume"], "there is no run in RUN to resume"),
-        (["train", "x", "--preset", "cubs"], "preset must be one of cub, cars, inshop, sop, got cubs"),
-        (["evaluate", "resnet20", "x"], "resnet20 comes without weights"),
+        (["train", "x", "--preset", "cubs"], "preset must be one of cub, cars, inshop, sop, paper, got cubs"),
+        (["evaluate", "resnet20", "x"], "resnet20 has random weights"),
         (["train", "x", "y"], "unexpected argument 'y'"),
         (["train", "nowhere", "--out", "RUN"], "there is no folder, CSV or data set 'nowhere'"),
         (["evaluate", "nowhere", "x"], "nowhere holds no model"),
@@ -448,3 +451,13 @@ def test_who_reads_only_the_beginning_gets_no_complaint() -> None:
     assert process.stderr is not None
     assert process.stderr.read() == ""
     assert process.wait() == 141
+
+
+def test_common_and_all_options_of_train(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help"]) == 0
+    short = capsys.readouterr().out
+    assert "--help-all" in short
+    assert "--pooling " in short
+    assert "--ccp-pull" not in short
+    assert main(["train", "--help-all"]) == 0
+    assert "--ccp-pull" in capsys.readouterr().out

@@ -51,7 +51,7 @@ def test_index_and_again(run: Path, class_folders: Path, tmp_path: Path, capsys:
     assert "left out 1 unreadable picture:" in said
     assert "torn.png: not a picture" in said
     assert "has 64 pictures with 8 labels" in said
-    assert "search is exact" in said
+    assert "search by flat is exact (fewer than 1,000 vectors" in said
     assert f"next: lookalike search '{tmp_path / 'my idx'}'" in said
     (tmp_path / "p" / "class0" / "torn.png").unlink()
     shutil.rmtree(tmp_path / "p" / "class7")
@@ -63,12 +63,17 @@ def test_index_and_again(run: Path, class_folders: Path, tmp_path: Path, capsys:
 
 def test_search(indexed: Path, class_folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = class_folders / "class3" / "4.png"
-    assert main(["search", str(indexed), str(picture), "-k", "3"]) == 0
+    assert main(["search", str(indexed), str(picture), "-k", "3", "--include-query"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["distance", "label", "path"]
     assert lines[2].split() == ["0.0000", "class3", str(picture)]
     assert lines[5] == "the nearest of 64 pictures"
-    assert len(lines) == 6
+    assert lines[6].startswith("no probabilities: neither this index nor its model was calibrated")
+    assert len(lines) == 7
+    assert main(["search", str(indexed), str(picture), "-k", "3"]) == 0
+    without = capsys.readouterr().out.splitlines()
+    assert without[2:4] == lines[3:5]
+    assert without[6] == "the query itself is in the index and left out (--include-query shows it)"
     assert main(["search", str(indexed), str(picture), "--json", "--k=5", "--where", "label in (class1, class2)"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert len(report["hits"]) == 5
@@ -94,12 +99,12 @@ def test_a_page_in_one_file(
 ) -> None:
     picture, page = tmp_path / "<b>&.png", tmp_path / "found.html"
     shutil.copy(class_folders / "class3" / "4.png", picture)
-    words = ["search", str(indexed), str(picture), "-k", "6", "--html", str(page)]
+    words = ["search", str(indexed), str(picture), "-k", "6", "--include-query", "--html", str(page)]
     assert main(words) == 0
     assert f"wrote {page}" in capsys.readouterr().out
     text = page.read_text()
     assert text.count("<img ") == 7
-    assert text.count('src="data:image/png;base64,') == 7
+    assert text.count('src="data:image/jpeg;base64,') == 7
     assert not re.search(r"(src|href)=\"(?!data:)", text)
     assert "<b>&" not in text
     assert "1. 0.0000  class3" in text
@@ -277,3 +282,71 @@ def test_cells_become_numbers_only_in_plain_digits(tmp_path: Path) -> None:
     (tmp_path / "m.csv").write_text("path,v\n" + rows, encoding="utf-8")
     values = [row["v"] for row in read_metadata(tmp_path / "m.csv").values()]
     assert values == [12, -3, 1.5, 1000.0, 0.5, *cells[5:14], True]
+
+
+def test_index_without_run_or_labels(
+    class_folders: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for number, file in enumerate(sorted(class_folders.rglob("*.png"))[:6]):
+        shutil.copy(file, flat / f"{number}.png")
+    words = ["index", str(flat), "--out", str(tmp_path / "flat.idx"), "--device", "cpu"]
+    assert main([*words, "--size", "32"]) == 0
+    assert "flat.idx has 6 pictures without labels" in capsys.readouterr().out
+    with index.open(tmp_path / "flat.idx") as idx:
+        assert idx.about.run == "efficientnet_lite0, whitening head"
+        files = [item.file for item in idx.items()]
+        vectors = idx.vectors([item.id for item in idx.items()])
+        assert (idx.model("cpu").embed(files) == vectors).all()
+    shutil.copy(flat / "0.png", flat / "new.png")
+    assert main([*words, "--json"]) == 0  # with the model of the index
+    report = json.loads(capsys.readouterr().out)
+    assert (report["added"], report["unchanged"], report["labels"]) == (1, 6, 0)
+    assert main(["index", str(run), str(flat), "--out", str(tmp_path / "flat.idx")]) == 2
+    said = capsys.readouterr().err
+    assert "efficientnet_lite0, whitening head" in said
+    assert str(run) in said
+
+
+def test_backbone_with_weights_from_a_run(
+    class_folders: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = ["--weights", str(run), "--size", "32", "--device", "cpu"]
+    out = ["--out", str(tmp_path / "b.idx")]
+    assert main(["index", "resnet8-half", str(class_folders), *out, *weights]) == 0
+    assert main(["evaluate", "resnet8-half", str(class_folders), *weights]) == 0
+    assert main(["embed", "resnet8-half", str(class_folders), "--out", str(tmp_path / "v.npy"), *weights]) == 0
+    capsys.readouterr()
+    for command in ("index", "evaluate", "embed"):
+        words = [command, "resnet50", str(class_folders)]
+        if command != "evaluate":
+            words += ["--out", str(tmp_path / "x.npy")]
+        assert main(words) == 2
+        assert "set --weights to timm to download them" in capsys.readouterr().err
+    assert main(["index", str(run), str(class_folders), *out, "--weights", "timm"]) == 2
+    assert "--weights is for a backbone given by name" in capsys.readouterr().err
+    assert main(["index", str(run), str(class_folders), *out, "--whiten"]) == 2
+    assert "has its own head" in capsys.readouterr().err
+
+
+def test_prune_and_remove(run: Path, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pictures, idx = tmp_path / "p", str(tmp_path / "p.idx")
+    shutil.copytree(class_folders, pictures)
+    assert main(["index", str(run), str(pictures), "--out", idx]) == 0
+    (pictures / "class0" / "0.png").unlink()
+    (pictures / "class1").rename(pictures / "renamed")
+    capsys.readouterr()
+    assert main(["index", str(pictures), "--out", idx, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["moved"], report["removed"], report["added"]) == (8, 1, 0)
+    (pictures / "class0" / "1.png").unlink()
+    assert main(["search", idx, str(class_folders / "class0" / "1.png"), "-k", "1", "--include-query"]) == 0
+    assert capsys.readouterr().out.splitlines()[2].endswith("1.png (the file is missing)")
+    assert main(["index", idx, "--prune"]) == 0
+    assert "removed 1 picture; " in capsys.readouterr().out
+    assert main(["index", idx, "--remove", "*/renamed/*", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["count"] == 54
+    assert main(["index", idx, "--remove", "*.gif"]) == 2
+    assert main(["index", str(run), str(pictures), "--out", idx, "--prune"]) == 2
+    assert "lookalike index IDX --prune" in capsys.readouterr().err

@@ -67,7 +67,7 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert gsp["figures"]["MAP@R"] == pytest.approx({"mean": 0.32, "std": 0.02, "best": 0.34, "combinations": 3})
     assert (plain["baseline"], gsp["against_baseline"]) == ("c2 + gsp", None)
     assert plain["against_baseline"]["pairs"] == 3
-    assert gsp["cost"]["milliseconds_per_step"] == pytest.approx(50)
+    assert gsp["cost"]["milliseconds_per_step"] == pytest.approx(40)
     assert not (folder / "report.html").exists()
 
 

@@ -64,13 +64,11 @@ def test_the_best_settings_are_printed_and_drawn_and_train_the_same(
 
 
 @pytest.mark.slow
-def test_killed_and_resumed_by_another_worker_it_comes_to_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_killed_and_resumed_it_comes_to_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     search, settings = "pooling_settings.sharpness=log(0.5, 20)", "steps=16, evaluate_every=2"
 
     def found(out: Path) -> dict[str, Any]:
-        assert main([*words(out, "--trials", "1", "--expires", "0.5", "--json", settings=settings, search=search)]) == 0
+        assert main([*words(out, "--trials", "1", "--json", settings=settings, search=search)]) == 0
         return dict(json.loads(capsys.readouterr().out))
 
     whole, broken = found(tmp_path / "whole"), tmp_path / "broken"
@@ -87,7 +85,7 @@ def test_killed_and_resumed_by_another_worker_it_comes_to_the_same(
         assert [each[name] for each in resumed["trials"]] == [each[name] for each in whole["trials"]], name
     log = (broken / "trials" / "0000" / "log.txt").read_text()
     assert "continuing after step" in log
-    assert log.count("step      0") == 1, "the second worker was to go on, not to begin anew"
+    assert log.count("step      0") == 1, "the second command was to go on, not to begin anew"
 
 
 def test_a_named_plan_and_a_plan_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,3 +178,17 @@ def test_the_line_for_train_reads_back_as_the_settings() -> None:
     )
     read, _ = parse_train(shlex.split(train_command(settings, "my pictures/"))[2:])
     assert read == replace(settings, data="my pictures/", out=Path("RUN"))
+
+
+def test_missing_weights_end_the_search_before_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["tune", "--data", DATA, "--out", str(tmp_path / "a"), "--search", "lr=[0.1, 0.2]"]
+    assert main([*command, "--protocol", "tuning"]) == 2
+    printed = capsys.readouterr().err
+    assert "no weights of bn_inception come with a package" in printed
+    assert "1,000 steps" not in printed
+
+
+def test_the_default_protocol_needs_no_download(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["tune", "--data", DATA, "--out", str(tmp_path / "a"), "--search", "lr=[0.001, 0.002]"]
+    assert main([*command, "--set", "steps=2, evaluate_every=1, workers=0, size=64"]) == 0
+    assert "A quick look" in capsys.readouterr().err

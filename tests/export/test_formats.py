@@ -87,8 +87,8 @@ class Several(nn.Module):
 
 @pytest.fixture
 def fewer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tracing writes every Newton step of GSP out; the tame problems here need three."""
-    monkeypatch.setattr(transport, "NEWTON_STEPS", 3)
+    """Tracing writes every Newton step of GSP out; the tame problems here need two."""
+    monkeypatch.setattr(transport, "STEPS_WHEN_NARROW", 2)
 
 
 def test_every_pooling_but_gsp_and_those_refused(tmp_path: Path) -> None:

@@ -34,7 +34,11 @@ def run(tmp_path: Path) -> Path:
     trained = {"pictures": 1200, "classes": ["a", "b"]}
     (path / "data.json").write_text(json.dumps({"name": "folder birds", "training": trained, "held_out": None}))
     (path / "settings.yaml").write_text("data: /home/me/secret\nout: /home/me/runs\nloss: c2\nlr: 0.25\nseed: 3\n")
-    (path / "figures.json").write_text(json.dumps({"best": {"MAP@R": 0.1234, "P@1": 0.5, "queries": 9}}))
+    (path / "figures.json").write_text(
+        json.dumps(
+            {"best": {"MAP@R": 0.1234, "P@1": 0.5, "R@1": 0.5, "R@2": 0.6, "queries": 9}, "backbone": {"MAP@R": 0.1}}
+        )
+    )
     return path
 
 
@@ -55,7 +59,11 @@ def test_the_folder_loads_and_its_card_tells(tmp_path: Path, run: Path, embedder
     (result,) = known["model-index"][0]["results"]
     assert result["metrics"] == [{"type": "MAP@R", "value": 0.1234}, {"type": "P@1", "value": 0.5}]
     assert "folder birds: 1,200 pictures of 2 classes." in body
-    assert "| MAP@R | 12.34 % |" in body
+    assert "| MAP@R | 12.34 % | 10.00 % |" in body
+    assert "| P@1 | 50.00 % | - |" in body
+    assert "| R@2 |" in body
+    assert "| R@1 |" not in body, "it is P@1"
+    assert "- MAP@R: like P@R" in body
     assert "| loss | c2 |" in body
     assert "gsp (num_prototypes=4)" in body
     assert f"resize its shorter side to {embedder.input_spec.resize_to}, " in body

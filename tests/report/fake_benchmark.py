@@ -56,12 +56,14 @@ def write_result(
     labels: np.ndarray | None = None,
     roles: np.ndarray | None = None,
     more: dict[str, Any] | None = None,
+    queries: int = 60,
     **what: Any,
 ) -> Path:
     """One finished cell; the labels of its test pictures, too, if it has vectors."""
     described = about(fold, repeat, **what)
     folder = _folder(out, described)
-    figures = {"P@1": p_at_1, "P@R": 0.4, "MAP@R": map_at_r, "R@1": p_at_1, "R@2": 0.7, "queries": 60, "left_out": 0}
+    figures = {"P@1": p_at_1, "P@R": 0.4, "MAP@R": map_at_r, "R@1": p_at_1, "R@2": 0.7, "left_out": 0}
+    figures["queries"] = queries
     result = {
         **described,
         "test": figures,
@@ -71,6 +73,8 @@ def write_result(
         "seconds": 60.0,
         "seconds_testing": 1.0,
         "seconds_per_step": 0.05,
+        "cpu_seconds": 30.0,
+        "cpu_seconds_per_step": 0.04,
         "pooling_parameters": 0 if described["pooling"]["name"] == "average" else 8192,
         "head_parameters": 164_000,
         "dim": 128 if vectors is None else vectors.shape[1],

@@ -3,11 +3,13 @@
 import base64
 import csv
 import io
+import json
 import re
 from dataclasses import replace
 from html import unescape
 from itertools import product
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -15,11 +17,14 @@ import pytest
 from fake_benchmark import write_failure, write_result
 
 from lookalike.experiments.choices import Choice
+from lookalike.experiments.protocol import load_protocol, settings_for
+from lookalike.experiments.sections import frozen_features
 from lookalike.report import theme
 from lookalike.report.benchmark import build_report
+from lookalike.report.benchmark_json import as_dict
 from lookalike.report.benchmark_notes import notes
 from lookalike.report.benchmark_page import as_html, as_latex, as_text
-from lookalike.report.benchmark_plot import collect_bars, plot_relative_changes
+from lookalike.report.benchmark_plot import collect_bars, plot_changes
 from lookalike.report.benchmark_tables import costs_table, metrics_table, spreadsheet_table
 from lookalike.report.published_numbers import (
     NONE,
@@ -28,6 +33,7 @@ from lookalike.report.published_numbers import (
     explain_published,
     find_published,
 )
+from lookalike.training.settings import Settings
 
 GAIN = {"average": (0.0, 0.0, 0.0), "gsp": (0.02, 0.04, 0.06), "max": (-0.02, -0.02, -0.02)}
 
@@ -89,7 +95,7 @@ def test_notes_say_what_a_reader_must_know(folder: Path) -> None:
     assert "No p for c2 + max: a single pair says nothing about chance." in notes
     assert "No p for ms + max: every pair differs by the same." in notes
     assert "Baseline: c2 + average, ms + average." in notes
-    assert f"Beside these rows there is {NONE}." in notes
+    assert NONE not in notes, "nobody has published numbers for a protocol of one's own"
 
 
 @pytest.mark.parametrize("but", ["", "gsp"])
@@ -102,13 +108,13 @@ def test_settings_that_differ_within_rows_are_said_once(tmp_path: Path, but: str
     assert f"The models of a row differ in lr: {where}." in metrics_table(section, ("MAP@R", "P@1")).notes
 
 
-def test_relative_changes(folder: Path) -> None:
+def test_changes_in_points(folder: Path) -> None:
     [section] = build_report(folder).sections
     bars = collect_bars(section)
     assert list(bars) == ["c2", "ms"]
-    assert bars["c2"]["gsp"] == pytest.approx((100 * 0.04 / 0.21, 100 * 0.02 / 0.21, True))
-    assert bars["c2"]["max"] == pytest.approx((-10.0, 0.0, False))  # of the one pair, whose baseline is 0.2
-    plot = plot_relative_changes(section, "MAP@R")
+    assert bars["c2"]["gsp"] == pytest.approx((4.0, 2.0, True))
+    assert bars["c2"]["max"] == pytest.approx((-2.0, 0.0, False))  # of the one pair, whose baseline is 0.2
+    plot = plot_changes(section, "MAP@R")
     assert plot is not None
     [axes] = plot.axes
     names = {tick: label.get_text() for tick, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)}
@@ -129,9 +135,9 @@ def test_the_chart_fits_any_width_and_is_dark_in_the_dark(folder: Path) -> None:
     dark = next(each.text or "" for each in image.iter(f"{name}style") if "dark" in (each.text or ""))
     [turned] = re.findall(r"#(\w+) \{ filter: invert", dark)
     assert [each.get("id") for each in image if each.tag == f"{name}g"] == [turned], "all of it"
-    plot = plot_relative_changes(report.sections[0], "MAP@R")
+    plot = plot_changes(report.sections[0], "MAP@R")
     assert plot is not None
-    assert plot.axes[0].get_xlabel() == "change of MAP@R, in % of the baseline's"
+    assert plot.axes[0].get_xlabel() == "change of MAP@R against the baseline, points"
 
 
 UNTRAINED = "no run was ever better than its start: the figures are those of the untrained start."
@@ -197,10 +203,59 @@ def test_another_baseline_and_another_metric(folder: Path) -> None:
 def test_costs(folder: Path) -> None:
     [section] = build_report(folder).sections
     line = costs_table(section).lines[1]
-    assert [entry.text for entry in line.entries] == ["c2 + gsp", "8,192", "164,000", "50.0", "–", "1.0", "3"]  # noqa: RUF001
+    assert [entry.text for entry in line.entries] == ["c2 + gsp", "8,192", "164,000", "40.0", "–", "0.5", "3"]  # noqa: RUF001
+    assert [column.title for column in costs_table(section).columns][3:6] == [
+        "CPU ms per step",
+        "memory at most, MB",
+        "CPU minutes per model",
+    ]
+    assert not any(map(any, costs_table(section).ranks())), "no stars on costs"
     write_result(folder, 0.3, 0, 3, more={"device": "cuda"})
     [section] = build_report(folder).sections
     assert "times do not compare" in costs_table(section).notes[0]
+
+
+def test_results_of_earlier_versions_have_no_cpu_time(tmp_path: Path) -> None:
+    folder = write_result(tmp_path, 0.2)
+    content = json.loads((folder / "result.json").read_text())
+    for name in ("cpu_seconds", "cpu_seconds_per_step", "asked_batch_size", "frozen"):
+        content.pop(name, None)
+    (folder / "result.json").write_text(json.dumps(content))
+    [section] = build_report(tmp_path).sections
+    [line] = costs_table(section).lines
+    assert [line.entries[3].text, line.entries[5].text] == ["–", "–"]  # noqa: RUF001
+    assert frozen_features(section) == {}
+
+
+def test_frozen_features_have_a_row(tmp_path: Path) -> None:
+    frozen = {"metrics": {"MAP@R": 0.1, "P@1": 0.5}, "dim": 1280, "size": 224}
+    for pooling, value in (("average", 0.2), ("gsp", 0.3)):
+        write_result(tmp_path, value, pooling=pooling, more={"frozen": frozen})
+    report = build_report(tmp_path)
+    [section] = report.sections
+    first, *others = metrics_table(section, ("MAP@R", "P@1")).lines
+    assert [entry.text for entry in first.entries[:3]] == ["frozen features, 1280-D", "10.00", "50.00"]
+    assert len(others) == 2
+    assert metrics_table(section, ("MAP@R", "P@1")).ranks()[0] == [0] * len(first.entries), "it does not compete"
+    assert spreadsheet_table(report).csv().splitlines()[1].split(",")[3] == '"frozen features'
+    assert as_dict(report)["sections"][0]["frozen"] == {"frozen features, 1280-D": frozen}
+
+
+def test_a_batch_that_shrank_is_a_warning(tmp_path: Path) -> None:
+    for pooling in ("average", "gsp"):
+        write_result(tmp_path, 0.2, pooling=pooling, settings={"batch_size": 5}, more={"asked_batch_size": 32})
+    report = build_report(tmp_path)
+    told = "Warning: batches have 5 pictures instead of 32, as there are too few training classes: every row."
+    assert as_text(report).startswith(told)
+    assert f'<p role="note"><strong>{told}</strong></p>' in as_html(report)
+
+
+def test_a_report_of_ones_own_has_nothing_of_the_papers(folder: Path) -> None:
+    report = build_report(folder)
+    for text in (as_html(report), as_text(report), as_latex(report)):
+        assert "thesis" not in text.lower()
+        assert "published" not in text.lower()
+    assert as_text(report).count("MAP@R: like P@R") == as_html(report).count("MAP@R: like P@R") == 1
 
 
 def test_page_and_text(folder: Path) -> None:
@@ -234,7 +289,7 @@ def test_versions_have_sections_of_their_own(folder: Path) -> None:
     report = build_report(folder)
     assert [section.title for section in report.sections] == [
         "glyphs, protocol ours, version newer",
-        "glyphs, protocol ours, version 3",
+        "glyphs, protocol ours, version 4",
     ]
     assert report.sections[0].rows[0].summary("MAP@R").mean == 0.9
     assert report.sections[1].rows[0].summary("MAP@R").mean == pytest.approx(0.21)
@@ -270,7 +325,11 @@ def test_published_numbers_stand_beside_their_like_only(tmp_path: Path) -> None:
     about = {"protocol": "fair-ccp", "data": "cub:/somewhere", "methods": ("memory",)}
     for name, memory in (("L", 25), ("S", 3), ("none", 7)):
         write_result(
-            tmp_path / name, 0.2, settings={"backbone": "bn_inception", "memory": memory, "steps": 1_000_000}, **about
+            tmp_path / name,
+            0.2,
+            queries=5924,
+            settings={"backbone": "bn_inception", "memory": memory, "steps": 1_000_000},
+            **about,
         )
 
     def told(folder: str) -> str:
@@ -284,12 +343,64 @@ def test_published_numbers_stand_beside_their_like_only(tmp_path: Path) -> None:
     assert differences_from_protocol(row) == []
     write_result(tmp_path / "small", 0.2, settings={"backbone": "resnet20", "size": 64, "memory": 25}, **about)
     [section] = build_report(tmp_path / "small").sections
-    assert notes(section)[1:] == [  # after what is missing
-        "Not as the published numbers were made: backbone resnet20 (theirs: bn_inception), size 64 (theirs: 227), "
-        "steps 300 (theirs: until patience ends it): c2 + average + memory."
-    ]
+    _, difference, *deviations = notes(section)  # after what is missing
+    assert difference == (
+        "‡ Not as the published numbers were made: backbone resnet20 (theirs: bn_inception), size 64 (theirs: 227), "
+        "steps 300 (theirs: until patience ends it), random weights (theirs: ImageNet), "
+        "60 test pictures (theirs: 5,924): c2 + average + memory."
+    )
+    text = "\n".join(deviations)
+    assert "Not as printed, crop: an area share of .16 to 1" in text
+    assert "Not as printed, memory: compared with once it is full" in text
+    assert not re.search("Not as printed, (gsp|cbam|ccp|zero-shot)", text)  # no row has them
     changed = replace(row, cell=replace(row.cell, pooling=Choice("average", {"some": 0.9})))
     assert find_published(changed, "MAP@R", 128) == ()
+
+
+def test_every_difference_from_the_published_numbers_is_named(tmp_path: Path) -> None:
+    protocol = load_protocol("fair")
+    about = {"data_set": "cub", "loss": "c2", "pooling": "gsp", "methods": ["zero-shot"]}
+    settings = json.loads(json.dumps(vars(Settings()) | settings_for(protocol, **about), default=str))
+    cell = {"protocol": "fair", "data": "cub:/x", "pooling": "gsp", "methods": ("zero-shot",), "queries": 5924}
+
+    def differences(name: str, **changes: Any) -> list[str]:
+        for repeat in range(3):
+            write_result(tmp_path / name, 0.2, repeat=repeat, settings=settings | changes, **cell)
+        [section] = build_report(tmp_path / name).sections
+        [row] = section.rows
+        entry = metrics_table(section, ("MAP@R", "P@1")).lines[0].entries[-1].text
+        found = differences_from_protocol(row)
+        assert ("‡" in entry) == bool(found)
+        assert as_dict(build_report(tmp_path / name))["sections"][0]["rows"][0]["not_as_published"] == found
+        return found
+
+    assert differences("same") == []
+    assert differences("lr", lr=1e-4) == ["lr 0.0001 (theirs: 1e-05)"]
+    assert differences("patience", patience=None) == ["patience none (theirs: 15)"]
+    assert differences("lambda", zero_shot=0.3) == ["zero_shot 0.3 (theirs: 0.1)"]
+    assert differences("clip", normalise="clip") == ["normalise clip (theirs: l2)"]
+    assert differences("ema", ema=0.9) == ["ema 0.9 (theirs: 0.0)"]  # the protocol does not name it
+    assert differences("random", weights="none") == ["random weights (theirs: ImageNet)"]
+    kept = settings["pooling_settings"] | {"keep": 0.5}
+    assert differences("keep", pooling_settings=kept) == ["pooling_settings.keep 0.5 (theirs: 0.3)"]
+    margin = differences("margin", loss_settings={"negative_margin": 0.7})
+    assert margin == ["loss_settings.negative_margin 0.7 (theirs: the default)"]
+    cell["queries"] = 100
+    assert differences("few") == ["100 test pictures (theirs: 5,924)"]
+
+
+@pytest.mark.parametrize(("backbone", "size"), [("bn_inception", 512), ("resnet50", 512), ("resnet50", 128)])
+def test_every_published_backbone_and_size_is_compared_with_its_own_settings(
+    backbone: str, size: int, tmp_path: Path
+) -> None:
+    about = {"data_set": "cub", "loss": "c1", "pooling": "max+gsp", "methods": ["zero-shot"]}
+    chosen = settings_for(load_protocol("conventional"), **about, backbone=backbone, size=size)
+    settings = json.loads(json.dumps(vars(Settings()) | chosen, default=str))
+    cell = {"loss": "c1", "pooling": "max+gsp", "methods": ("zero-shot",), "queries": 5924}
+    for repeat in range(3):
+        write_result(tmp_path, 0.2, repeat=repeat, settings=settings, protocol="conventional", data="cub:/x", **cell)
+    [section] = build_report(tmp_path).sections
+    assert differences_from_protocol(section.rows[0]) == []
 
 
 def test_joined_models_have_columns(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Results go to stdout, everything else to stderr. Exit codes: 0 success; 1 failur
 128 + n stopped by signal n. Every command is a module with a function ``run(argv)``.
 """
 
+import atexit
 import io
 import os
 import sys
@@ -20,17 +21,49 @@ COMMANDS = {
     "embed": "write the vectors of pictures to a file",
     "index": "make a folder of pictures searchable, or update its index",
     "search": "find pictures of an index that look like yours",
+    "calibrate": "learn what a distance means from the labels of an index",
+    "improve": "train the model of an index further on marks and labels",
     "serve": "search an index in a browser and over HTTP",
+    "marks": "list what people said about results, and what to label next",
+    "verify": "look for damage in the files of a run or an index",
     "export": "write a model as ONNX, torch.export or a folder to share",
+    "doctor": "find duplicates, doubtful labels and other faults in your pictures",
+    "cache": "list what is cached on this machine, or remove it",
     "datasets": "list the known data sets, or check a folder",
+    "weights": "list, check or convert pretrained weights of backbones",
     "benchmark": "train and test many combinations under one protocol",
     "report": "make tables from the results of a benchmark",
     "tune": "search for good settings",
     "study": "reproduce a figure of the papers",
 }
 
-EXTRAS = {"index": "serve", "search": "serve", "serve": "serve", "export": "train,export"}  # others: train
+EXTRAS = {
+    "index": "serve",
+    "search": "serve",
+    "calibrate": "serve",
+    "serve": "serve",
+    "marks": "serve",
+    "export": "train,export",
+}  # others: train
 BROKEN_PIPE = 128 + 13  # signal.SIGPIPE does not exist on every system
+
+
+def script() -> None:
+    """Run the command as a process of its own and end the process."""
+    code = main()
+    if _is_one_of_several_processes():
+        # A thread of gloo that still releases its last work would abort the interpreter's shutdown, so skip that.
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _is_one_of_several_processes() -> bool:
+    """True in a rank of a distributed run."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,6 +130,7 @@ def _report_missing_package(name: str, error: ModuleNotFoundError) -> int:
 
 def _report_error(name: str, error: Exception) -> int:
     """Print one line about the error and return the exit code."""
+    from lookalike._util.checksums import DamagedFile
     from lookalike._util.outside_text import printable
     from lookalike._util.signals import RunFailed
     from lookalike.data.pictures import BrokenData
@@ -110,7 +144,7 @@ def _report_error(name: str, error: Exception) -> int:
         print(f"lookalike {name}: {printable(message, lines=True)}", file=sys.stderr)
         if not is_expected:
             print("set LOOKALIKE_TRACEBACK=1 in the environment to see the traceback", file=sys.stderr)
-    if isinstance(error, BrokenData):
+    if isinstance(error, (BrokenData, DamagedFile)):
         return 1
     if isinstance(error, (ValueError, TypeError, FileNotFoundError)):
         return 2

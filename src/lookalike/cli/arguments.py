@@ -38,6 +38,7 @@ def parse(
     positional: Sequence[str] = (),
     flags: dict[str, str] | None = None,
     defaults: dict[str, Any] | None = None,
+    common: Sequence[str] | None = None,
 ) -> tuple[T, set[str]]:
     """Parse a command line. Its options override ``--config``, which overrides the defaults.
 
@@ -50,6 +51,7 @@ def parse(
         positional: Fields that are given without an option name, in this order.
         flags: Further options without a value, and their help.
         defaults: Values that replace the defaults of the dataclass.
+        common: Fields that ``--help`` shows; ``--help-all`` shows all. None: there is only ``--help``.
 
     Returns:
         The settings, and the flags that were given.
@@ -58,7 +60,9 @@ def parse(
         UsageError: If an option is unknown, missing or has a wrong value.
     """
     flags = flags or {}
-    parser = _build_parser(settings_type, f"lookalike {command}", description, example, positional, flags)
+    if common is not None and "--help-all" in argv:
+        argv, common = ["--help"], None
+    parser = _build_parser(settings_type, f"lookalike {command}", description, example, positional, flags, common)
     if defaults:
         parser.set_defaults(defaults)
     files, words = _split_config_files(settings_type, argv)
@@ -86,7 +90,10 @@ def _build_parser(
     example: str,
     positional: Sequence[str],
     flags: dict[str, str],
+    common: Sequence[str] | None,
 ) -> ArgumentParser:
+    if common is not None:
+        flags = {"--help-all": "show all options, not only the common ones", **flags}
     usage = _usage(settings_type, prog, positional)
     parser = ArgumentParser(
         prog=prog,
@@ -107,6 +114,8 @@ def _build_parser(
             group = parser.add_argument_group(field.metadata["group"])
         annotation = types[field.name]
         explanation = _help(field)
+        if common is not None and field.name not in common:
+            explanation = argparse.SUPPRESS
         if field.name in positional:
             metavar = field.name.upper()
             parser.add_argument(field.name, nargs="?", type=annotation, metavar=metavar, help=explanation)

@@ -1,11 +1,13 @@
 """Output of the commands: status lines on stderr, and checks of files to write."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from lookalike._util.files import require_writable
 from lookalike._util.outside_text import printable
+from lookalike._util.signals import Stopped
 from lookalike.cli.config_file import UsageError
 from lookalike.data.files import counted
 
@@ -15,6 +17,16 @@ SHOWN = 10  # unreadable pictures that are listed
 def print_status(text: str) -> None:
     """Print a line to stderr; stdout is for results."""
     print(printable(text, lines=True), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def saying_how_to_continue(unit: str) -> Iterator[None]:
+    """Say on a stop that every finished ``unit`` is saved."""
+    try:
+        yield
+    except Stopped:
+        print_status(f"stopped; every finished {unit} is saved, and the same command continues")
+        raise
 
 
 def print_result(text: str) -> None:

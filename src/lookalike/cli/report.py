@@ -1,4 +1,4 @@
-"""``lookalike report DIR``: make tables from the results of a benchmark."""
+"""``lookalike report DIR``: make tables from the results of a benchmark, or the page of a run."""
 
 import json
 import os
@@ -11,7 +11,8 @@ from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
 from lookalike.cli.output import print_result, print_status, require_new_file
 
 DESCRIPTION = """Make tables from the results of lookalike benchmark: mean and standard deviation, paired tests against
-a baseline, costs, failures and published numbers. Prints the tables and writes a page, DIR/report.html."""
+a baseline, costs, failures and published numbers. Prints the tables and writes a page, DIR/report.html. If DIR is the
+folder of a run: write its page DIR/run.html again."""
 STDOUT = Path("-")
 EXAMPLE = 'lookalike report tables/glyphs --csv glyphs.csv --baseline "c2 + average"'
 
@@ -20,8 +21,8 @@ EXAMPLE = 'lookalike report tables/glyphs --csv glyphs.csv --baseline "c2 + aver
 class ReportSettings:
     """Options of ``lookalike report``."""
 
-    dir: Path = setting(REQUIRED, "folder with results, the --out of lookalike benchmark")
-    html: Path | None = setting(None, "file for the page; null: DIR/report.html, or none with --json")
+    dir: Path = setting(REQUIRED, "folder with results, the --out of lookalike benchmark; or of lookalike train")
+    html: Path | None = setting(None, "file for the page; null: DIR/report.html, or none with --json; DIR/run.html")
     csv: Path | None = setting(None, "also write all rows as CSV to this file; - prints them")
     latex: Path | None = setting(None, "also write the tables as LaTeX (booktabs) to this file; - prints them")
     metric: str = setting("MAP@R", "metric to compare rows by: MAP@R, P@1, P@R, R@1, ...")
@@ -34,6 +35,8 @@ class ReportSettings:
 def run(argv: list[str]) -> int:
     """Run ``lookalike report`` with the words after its name, and return the exit code."""
     settings, flags = parse(ReportSettings, argv, "report", DESCRIPTION, EXAMPLE, positional=["dir"], flags=JSON)
+    if (settings.dir / "settings.yaml").exists():
+        return _report_run(settings, flags)
     from lookalike._util.files import write_text
     from lookalike._util.progress import Display
     from lookalike._util.signals import StopRequest
@@ -71,6 +74,32 @@ def run(argv: list[str]) -> int:
         print_result(f"\nwrote {', '.join(written)}")
     if written and printed:
         print_status(f"wrote {', '.join(written)}")
+    return 0
+
+
+def _report_run(settings: ReportSettings, flags: set[str]) -> int:
+    """Write the page of a run."""
+    from lookalike.report.run_page import FILE, write_run_page
+    from lookalike.training.checkpoint import RunFolder
+
+    for option, is_given in {
+        "--csv": settings.csv is not None,
+        "--latex": settings.latex is not None,
+        "--baseline": settings.baseline is not None,
+        "--metric": settings.metric != ReportSettings.metric,
+    }.items():
+        if is_given:
+            raise UsageError(f"{option} is for the results of a benchmark; {settings.dir} is the folder of a run")
+    path = settings.html or settings.dir / FILE
+    require_new_file(path, "--html", overwrite=True)
+    sentence = write_run_page(settings.dir, path, say=print_status)
+    if flags:
+        figures = RunFolder(settings.dir).read_json("figures.json")
+        print(json.dumps({**figures, "sentence": sentence, "page": str(path)}))
+        return 0
+    if sentence:
+        print_result(sentence)
+    print_result(f"wrote {path}")
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from lookalike._util.settings import setting
 from lookalike.cli.arguments import JSON, UsageError, parse
+from lookalike.cli.executor import ExecutorOptions
 from lookalike.cli.interrupt import exit_on_interrupt
 from lookalike.cli.output import print_result
 
@@ -25,7 +26,7 @@ FLAGS = {**JSON, **SCALES, "--settings": "print the settings as YAML for --confi
 
 
 @dataclass
-class StudyOptions:
+class StudyOptions(ExecutorOptions):
     """Options of ``lookalike study``."""
 
     name: str | None = setting(None, "name of the study, or list")
@@ -69,9 +70,14 @@ def run(argv: list[str]) -> int:
         raise UsageError(f"the study {study.name} needs {study.data}: --data FOLDER")
     if options.data is not None and not study.data:
         raise UsageError(f"the study {study.name} takes no data, got --data {options.data}")
+    executor = None
+    if options.executor != "local" or options.workers > 1:
+        if not study.has_parts:
+            raise UsageError(f"the study {study.name} has no independent parts: leave out --executor and --workers")
+        executor = options.create_executor()
     out = options.out or Path("runs") / "studies" / study.name
     command = shlex.join(["lookalike", "study", *argv])
-    finished = run_study(study, settings, scale, out, options.data, command)
+    finished = run_study(study, settings, scale, out, options.data, command, executor)
     if "--json" in flags:
         report = {
             "study": study.name,

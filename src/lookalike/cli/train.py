@@ -1,27 +1,36 @@
 """``lookalike train DATA --out RUN``: learn an embedding from labelled pictures."""
 
 import json
+import os
+import time
 from dataclasses import asdict, fields
 from pathlib import Path
-from shlex import join, quote
-from typing import Any
+from shlex import join
+from typing import TYPE_CHECKING, Any
 
+from lookalike._util.progress import format_duration
 from lookalike.cli.argument_errors import option_name
 from lookalike.cli.arguments import JSON, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
-from lookalike.cli.output import print_result
+from lookalike.cli.output import print_result, print_status
 from lookalike.training.checkpoint import RunFolder, to_yaml
 from lookalike.training.settings import Settings
+
+if TYPE_CHECKING:
+    from lookalike.retrieval.calibration import Calibration
 
 DESCRIPTION = """Learn an embedding in which pictures of the same class are close together. DATA is a folder of class
 folders, a CSV with the columns path and label, a known data set, or glyphs. The run is written to the folder --out."""
 EXAMPLE = "lookalike train my_pictures/ --out runs/mine --pooling gsp --steps 500"
+COMMON = ["data", "out", "pooling", "loss", "backbone", "weights", "freeze_backbone", "size", "dim", "steps"]
+COMMON += ["batch_size", "lr", "seed", "resume", "device"]
 # Not part of a setting that lookalike tune found.
 NOT_TRAINED = {"data", "out", "resume", "seed", "check", "strict", "cache", "workers", "engine"}
 
 
 def run(argv: list[str]) -> int:
     """Run ``lookalike train`` with the words after its name, and return the exit code."""
+    started = time.monotonic()
     settings, flags = parse_train(argv)
     if settings.resume and settings.out is not None and (settings.out / "settings.yaml").exists():
         settings, flags = parse_train(argv, RunFolder(settings.out).read_settings())
@@ -31,14 +40,35 @@ def run(argv: list[str]) -> int:
     if settings.out is None:
         raise UsageError("missing --out RUN (folder for the run)")
     with exit_on_interrupt():
+        import lightning_fabric  # noqa: F401  # slow to load, and needed at once
+
+        from lookalike.retrieval.calibration import Calibration
         from lookalike.training.run import train
 
+    began = time.monotonic()
     figures = train(settings)
+    ended = time.monotonic()
+    if os.environ.get("RANK", "0") != "0":  # torchrun: the first process writes
+        return 0
+    calibration = Calibration.read(settings.out)
+    sentence = _write_page(settings.out)
     if "--json" in flags:
         print(json.dumps(figures))
     else:
-        print_result(_summarise(figures, settings.out))
+        seconds = figures["seconds"] + (began - started) + (time.monotonic() - ended)  # with imports and page
+        print_result(_summarise(figures, seconds, settings.out, calibration, sentence))
     return 0
+
+
+def _write_page(run: Path) -> str | None:
+    """Write run.html. The run is complete without it, so a failure is a line. None: there is no page."""
+    from lookalike.report.run_page import write_run_page
+
+    try:
+        return write_run_page(run, say=print_status)
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        print_status(f"run.html could not be written, the model is complete: {error}")
+        return None
 
 
 def parse_train(argv: list[str], previous: Settings | None = None) -> tuple[Settings, set[str]]:
@@ -55,6 +85,7 @@ def parse_train(argv: list[str], previous: Settings | None = None) -> tuple[Sett
         positional=["data"],
         flags={**JSON, "--print-config": "print all settings as commented YAML for --config, and exit"},
         defaults=defaults,
+        common=COMMON,
     )
 
 
@@ -99,25 +130,26 @@ def _as_word(value: Any) -> str:
     return str(value)
 
 
-def _summarise(figures: dict[str, Any], out: Path) -> str:
-    lines = [f"{figures['ending']} after {figures['steps']} steps and {figures['seconds'] / 60:.1f} minutes"]
+def _summarise(
+    figures: dict[str, Any], seconds: float, out: Path, calibration: "Calibration | None", sentence: str | None
+) -> str:
+    from lookalike.report.run_page import metrics_table, next_commands, verdict
+
+    lines = [f"{figures['ending']} after {figures['steps']} steps and {format_duration(seconds)}, everything included"]
     if figures["best"]:
-        lines += _metrics_lines(figures)
+        lines.append(metrics_table(figures).text())
+    if sentence:
+        lines.append(sentence)
+    if verdict(figures):
+        lines.append(verdict(figures))
     if figures.get("zero_shot_skipped"):
         lines.append(f"{figures['zero_shot_skipped']:.1%} of the batches had one class and no zero-shot loss")
-    lines += [f"the model is in {out}", f"next: lookalike evaluate {quote(str(out))} OTHER_PICTURES"]
-    return "\n".join(lines)
-
-
-def _metrics_lines(figures: dict[str, Any]) -> list[str]:
-    lines = [f"{'held out':<28}{'MAP@R':>8}{'P@1':>8}"]
-    best, backbone, monitor = figures["best"], figures["backbone"], figures["monitor"]
-    best_title = f"best, step {figures['best_step']}"
-    for title, metrics in (("backbone alone", backbone), ("before training", figures["start"]), (best_title, best)):
-        if metrics:
-            lines.append(f"{title:<28}{100 * metrics['MAP@R']:>8.2f}{100 * metrics['P@1']:>8.2f}")
-    if best[monitor] < backbone.get(monitor, 0):
-        lines.append("the backbone alone is better: more pictures or another loss may help")
-    elif figures["best_step"] == 0 and best[monitor] < 1:
-        lines.append("training did not improve the model, which stays as it was: try more steps or another --lr")
-    return lines
+    if calibration is None:
+        lines.append("distances are not calibrated: that needs 20 held-out pictures of 2 classes")
+    else:
+        lines.append(f"P(same | distance) is {calibration.describe()}")
+    lines.append(f"the model is in {out}")
+    if sentence is not None:
+        lines.append(f"look at it: {out / 'run.html'}")
+    first, *others = next_commands(out)
+    return "\n".join([*lines, f"next: {first}", *(f"      {command}" for command in others)])

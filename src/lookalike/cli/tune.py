@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from lookalike._util.settings import setting
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
+from lookalike.cli.executor import ExecutorOptions
 from lookalike.cli.output import print_result, print_status
-from lookalike.cli.processes import is_worker, run_workers, threads_per_worker
 from lookalike.cli.train import changed_settings, train_command
 
 if TYPE_CHECKING:
+    from lookalike.executors import Executor
     from lookalike.tuning.plans import TuningPlan
     from lookalike.tuning.results import StudyResults
     from lookalike.tuning.study import Tuning
+    from lookalike.tuning.task import Task
 
 DESCRIPTION = """Search for good settings with Optuna. A trial trains every run of the protocol with the proposed
-settings. It is judged by the monitored metric on held-out classes, never on the test classes. Several workers can share
-the trials, on this machine or on others that see the folder; after an interruption the same command continues."""
+settings. It is judged by the monitored metric on held-out classes, never on the test classes. Trials run in --workers
+processes of this machine or on a Ray cluster; after an interruption the same command continues."""
 EXAMPLE = (
     "lookalike tune --data glyphs --protocol quick --loss c2 --pooling gsp --trials 30 --out tuning/glyphs "
     '--search "pooling_settings.num_prototypes=[16,32,64,128]; pooling_settings.sharpness=log(0.5,20)"'
@@ -26,23 +28,25 @@ EXAMPLE = (
 
 
 @dataclass
-class TuneSettings:
+class TuneSettings(ExecutorOptions):
     """Options of ``lookalike tune``."""
 
     data: str = setting(REQUIRED, "a data set, as for lookalike train")
-    out: Path = setting(REQUIRED, "folder of the search, seen by every worker")
+    out: Path = setting(REQUIRED, "folder of the search; with Ray, one that all nodes see")
     search: str | None = setting(
         None, "the search space: name=[a, b, c]; name=uniform(a, b); name=log(a, b); name=int(a, b)"
     )
     plan: str | None = setting(
-        None, "prototypes-x-sharpness, pull-x-proxies, factorial, or a YAML file; other options override it"
+        None, "prototypes-x-sharpness, pull-x-proxies, factorial, centre-gap, or a YAML file; other options override it"
     )
-    protocol: str | None = setting(None, "tuning (default), quick, ablation, fair, or a YAML file")
+    protocol: str | None = setting(
+        None, "quick (default), tuning, ablation, fair, or a YAML file; null: that of --plan"
+    )
     loss: str | None = setting(None, "name, optionally with settings: c2(negative_margin=0.5); default c2")
     pooling: str | None = setting(None, "name, in the same form; default gsp")
     methods: str | None = setting(None, "additions to the loss: none (default), zero-shot, xbm, ccp, xbm+zero-shot")
     variant: str = setting("L", "S or L: size of the memory, CCP and SoftTriple")
-    set: str = setting("", 'settings of lookalike train for all trials: "steps=2000, pooling_settings.keep=0.2"')
+    set: str = setting("", 'settings of lookalike train for all trials: "steps=2000, weights=FILE"')
     seeds: int | None = setting(None, "repeats of every trial with other seeds; null: given by the protocol", least=1)
     sampler: str | None = setting(None, "tpe, gp, random or grid; auto: grid for lists if the trials suffice, else tpe")
     trials: int | None = setting(None, "number of trials; null: every point of a grid or plan, else 30", least=1)
@@ -51,9 +55,7 @@ class TuneSettings:
     storage: str | None = setting(
         None, "Optuna's storage, for example sqlite:///tuning.db or postgresql://...; null: a journal in --out"
     )
-    workers: int = setting(1, "processes on this machine that share the trials", least=1)
     check: bool = setting(True, "decode every picture once before the first trial")
-    expires: float = setting(180.0, "seconds without a sign of life after which a worker counts as dead", above=0)
 
 
 def run(argv: list[str]) -> int:
@@ -77,19 +79,13 @@ def run(argv: list[str]) -> int:
         variant=settings.variant,
     )
     task.check()
-    tuning = Tuning(task, settings.out, settings.storage, settings.expires)
-    if is_worker():
-        tuning.work(trials, print_status)
-        return 0
+    _require_weights(task)
+    executor = settings.create_executor()
+    tuning = Tuning(task, settings.out, settings.storage)
     if tuning.is_outdated:
         print_status("this search began with another version of the results: its trials may not be comparable")
-    _print_plan(tuning, trials, settings.workers)
-    if settings.workers > 1:
-        code = run_workers(settings.workers, "tune", argv)
-        if code:
-            return code
-    else:
-        tuning.work(trials, print_status)
+    _print_plan(tuning, trials, executor)
+    tuning.work(trials, print_status, executor)
     results = _collect_results(tuning, plan)
     written = write_report(results, settings.out)
     if "--json" in flags:
@@ -101,6 +97,19 @@ def run(argv: list[str]) -> int:
             print(f"\n{results.train}\n\n# the same for --config, in {config_file}\n{results.config}", end="")
     print_status(f"wrote {', '.join(map(str, written))}")
     return int(results.best is None)
+
+
+def _require_weights(task: "Task") -> None:
+    """Raise ValueError if a backbone of the search has no weights, or some that do not fit."""
+    from lookalike.experiments.requirements import missing_weights
+
+    choices = []
+    for point in task.extreme_points():
+        settings = task.plan(point).cells[0].settings
+        choices.append((settings.backbone, settings.weights))
+    problems = missing_weights(choices)
+    if problems:
+        raise ValueError("\n".join(problems))
 
 
 def _load_plan(settings: TuneSettings) -> "TuningPlan":
@@ -124,7 +133,7 @@ def _load_plan(settings: TuneSettings) -> "TuningPlan":
     return replace(plan, **overrides, set=merge(plan.set, fixed))
 
 
-def _print_plan(tuning: "Tuning", trials: int, workers: int) -> None:
+def _print_plan(tuning: "Tuning", trials: int, executor: "Executor") -> None:
     from lookalike.data.files import counted
     from lookalike.experiments.estimate import describe_estimate, estimate
 
@@ -140,12 +149,9 @@ def _print_plan(tuning: "Tuning", trials: int, workers: int) -> None:
         print_status(f"  {name}: {axis}")
     if finished >= trials:
         return
-    threads = None
-    if workers > 1:
-        threads = threads_per_worker(workers)
     cell = cells_plan.cells[0]
-    guess = estimate(cell, cells_plan.pictures_of(cell), threads)
-    print_status(describe_estimate(guess, (trials - finished) * runs, "run", workers))
+    guess = estimate(cell, cells_plan.pictures_of(cell), executor.threads)
+    print_status(describe_estimate(guess, (trials - finished) * runs, "run", executor.slots))
 
 
 def _collect_results(tuning: "Tuning", plan: "TuningPlan") -> "StudyResults":

@@ -80,11 +80,12 @@ def make_page(story: Story) -> str:
     blocks.append(
         html.picture(
             heat_maps(story),
-            "png",
+            "jpeg",
             "Test pictures, and the weights of each pooling; the letter's cell is outlined",
             "Test pictures and the pooling weights of their positions, from none (white) to the largest of the picture "
             "(black). Outlined is the cell that shows the letter, where all the weight should lie. Only the oracle is "
             f"given that cell. Seed {story.budget.seeds[0]}, as for neighbours and embedding below.",
+            large=True,
         )
     )
     blocks.append(html.heading("Nearest neighbours"))
@@ -93,7 +94,7 @@ def make_page(story: Story) -> str:
         blocks.append(
             html.picture(
                 neighbour_pictures(story, selection),
-                "png",
+                "jpeg",
                 f"Queries and their nearest neighbours under {name}",
                 f"{name}: a query (left, its letter outlined) and its nearest neighbours. Tick and green frame: the "
                 "same letter. Cross and red frame: another letter.",
@@ -108,6 +109,7 @@ def make_page(story: Story) -> str:
             "Test pictures of some classes in the plane, by t-SNE",
             f"Embeddings of {classes} unseen letters in the plane, by t-SNE; a colour and marker for each letter. "
             "Distances between far groups mean nothing in such a picture.",
+            large=True,
         )
     )
     blocks.append(html.heading("Learning curves"))
@@ -119,6 +121,7 @@ def make_page(story: Story) -> str:
             "svg",
             "MAP@R on held-out classes over the steps of training",
             f"MAP@R on held-out training classes, with the learning rate that was best there; {averaged}",
+            large=True,
         )
     )
     blocks += [html.heading("Settings"), html.pairs(_settings(story))]
@@ -133,7 +136,7 @@ def make_page(story: Story) -> str:
 
 
 def heat_maps(story: Story) -> bytes:
-    """Draw test pictures in the first row, then the weights of each contestant, as PNG."""
+    """Draw test pictures in the first row, then the weights of each contestant, as JPEG."""
     chosen = _spread_out(len(story.test.labels), PICTURES)
     rows = 1 + len(story.results)
     with theme():
@@ -151,11 +154,11 @@ def heat_maps(story: Story) -> bytes:
                 _frame(axis, FAINT, 0.8)
                 outline_cell(axis, story.test.cells[chosen[column]], side)
             axes[row * PICTURES].set_ylabel(_wrapped(selection.contestant.name), rotation=0, ha="right", va="center")
-        return as_bytes(drawn, "png")
+        return as_bytes(drawn, "jpeg")
 
 
 def neighbour_pictures(story: Story, selection: Selection) -> bytes:
-    """Draw some queries and their nearest neighbours under one contestant, as PNG."""
+    """Draw some queries and their nearest neighbours under one contestant, as JPEG."""
     vectors = torch.from_numpy(selection.outcomes[0].vectors)
     queries = _spread_out(len(vectors), QUERIES)
     nearest = neighbours(vectors[queries], vectors, NEIGHBOURS + 1).indices.numpy()
@@ -172,7 +175,7 @@ def neighbour_pictures(story: Story, selection: Selection) -> bytes:
                     _mark(panels[column], RIGHT, "✓")
                 else:
                     _mark(panels[column], WRONG, "✗")
-        return as_bytes(drawn, "png")
+        return as_bytes(drawn, "jpeg")
 
 
 def plane(story: Story) -> bytes:

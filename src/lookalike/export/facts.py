@@ -1,5 +1,6 @@
 """Facts for using a model without this library; every exported file contains them."""
 
+from dataclasses import replace
 from typing import Any
 
 from lookalike import __version__
@@ -20,7 +21,7 @@ def facts(embedder: Embedder, outputs: list[str], *, int8: bool = False) -> dict
         Plain values that JSON can hold: input, preprocessing, outputs, distance, and where the model comes from.
     """
     settings = embedder.settings()
-    spec = embedder.input_spec
+    spec = replace(embedder.input_spec, cells=None)  # a file takes squares of one size: the centre crop
     return {
         "made_by": f"lookalike {__version__}",
         "backbone": settings["backbone"],

@@ -15,6 +15,7 @@ from lookalike._util.files import write_text
 from lookalike._util.untrusted import read_json, read_yaml
 from lookalike.export.facts import facts
 from lookalike.models import Embedder, save_model
+from lookalike.retrieval.wording import explain_metrics
 
 CARD = "README.md"
 # The training settings that the card lists.
@@ -73,7 +74,8 @@ def model_card(embedder: Embedder, name: str, run: Path | None = None) -> str:
     about = facts(embedder, ["vectors"])
     data = _read(run, "data.json")
     settings = _read(run, "settings.yaml")
-    best = _read(run, "figures.json").get("best") or {}
+    figures = _read(run, "figures.json")
+    best = figures.get("best") or {}
     listed = {}
     for key in LISTED:
         if settings.get(key) not in (None, {}, ""):
@@ -83,7 +85,7 @@ def model_card(embedder: Embedder, name: str, run: Path | None = None) -> str:
         _summary(about),
         USE.format(name=name),
         _trained_on(data),
-        _metrics(best),
+        _metrics(best, figures.get("backbone") or {}),
         _table("## Settings", listed),
         _preprocessing(about["preprocessing"]["steps"]),
         f"Made by {about['made_by']}. `model.safetensors` holds the weights, `model.json` the settings of the model.",
@@ -145,15 +147,19 @@ def _trained_on(data: dict[str, Any]) -> str:
     return text
 
 
-def _metrics(best: dict[str, Any]) -> str:
-    rows = {}
-    for key, value in best.items():
-        if isinstance(value, float):
-            rows[key] = f"{100 * value:.2f} %"
-    table = _table("## On the held-out classes", rows)
-    if not table:
+def _metrics(best: dict[str, Any], backbone: dict[str, Any]) -> str:
+    """Metrics of the model beside those of the frozen backbone; R@1 is P@1 and left out."""
+    lines = ["## On the held-out classes\n", "| | this model | backbone alone |", "|---|---|---|"]
+    names = [name for name, value in best.items() if isinstance(value, float) and name != "R@1"]
+    if not names:
         return ""
-    return f"{table}\n\nThe best step was chosen on these classes, so the numbers are slightly too good."
+    for name in names:
+        before = f"{100 * backbone[name]:.2f} %" if name in backbone else "-"
+        lines.append(f"| {name} | {100 * best[name]:.2f} % | {before} |")
+    lines += ["", *(f"- {line}" for line in explain_metrics(names)), ""]
+    lines.append("The backbone alone: its local features are averaged, without training.")
+    lines.append("The best step was chosen on these classes, so the numbers are slightly too good.")
+    return "\n".join(lines)
 
 
 def _preprocessing(steps: list[str]) -> str:

@@ -8,15 +8,13 @@ and published numbers to each ``Row``. ``benchmark_tables``, ``benchmark_page``,
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lookalike._util.suggestions import did_you_mean
 from lookalike.data.files import counted
-from lookalike.experiments import protocol as protocols
 from lookalike.experiments.joined import MOST, JoinError, check_joinable, join_row
-from lookalike.experiments.protocol import Protocol
+from lookalike.experiments.protocol import built_in_protocol
 from lookalike.experiments.results import RESULTS_VERSION, CellResult, read_results
 from lookalike.experiments.rows import Row
 from lookalike.experiments.sections import Section, group_sections
@@ -105,7 +103,7 @@ def planned_folds(protocol_names: Iterable[str]) -> dict[str, int]:
     """How many folds each protocol trains, for those that come with the package."""
     folds = {}
     for name in set(protocol_names):
-        protocol = _built_in_protocol(name)
+        protocol = built_in_protocol(name)
         if protocol is not None:
             folds[name] = protocol.split.models
     return folds
@@ -113,16 +111,14 @@ def planned_folds(protocol_names: Iterable[str]) -> dict[str, int]:
 
 def reports_best(protocol_name: str) -> bool:
     """Whether this protocol reports the best repeat, as its published numbers do."""
-    protocol = _built_in_protocol(protocol_name)
+    protocol = built_in_protocol(protocol_name)
     return protocol is not None and protocol.report == "best"
 
 
-@cache
-def _built_in_protocol(name: str) -> Protocol | None:
-    """A protocol of the package; a user's file may have changed since, or be gone."""
-    if name not in protocols.names():
-        return None
-    return protocols.load_protocol(name)
+def has_tables(protocol_name: str) -> bool:
+    """Whether there are published tables to print beside the results of this protocol."""
+    protocol = built_in_protocol(protocol_name)
+    return protocol is not None and bool(protocol.tables)
 
 
 def _describe_empty(folder: Path, unfinished: int, unreadable: Sequence[tuple[Path, str]]) -> str:

@@ -6,8 +6,9 @@ from typing import Any
 from lookalike.experiments.published import Published
 from lookalike.experiments.results import CellResult
 from lookalike.experiments.rows import Row
-from lookalike.experiments.sections import Section
+from lookalike.experiments.sections import Section, frozen_features
 from lookalike.report.benchmark import Report
+from lookalike.report.published_numbers import differences_from_protocol, has_published
 
 
 def as_dict(report: Report) -> dict[str, Any]:
@@ -26,6 +27,7 @@ def _section_dict(section: Section, metrics: tuple[str, ...]) -> dict[str, Any]:
         "data": section.data,
         "version": section.version,
         "tested": section.tested,
+        "frozen": frozen_features(section),
         "rows": [_row_dict(row, metrics) for row in section.rows],
         "failed": [{**_cell_dict(cell), "error": cell.error} for cell in section.failed],
         "unfinished": [_cell_dict(cell) for cell in section.unfinished],
@@ -39,7 +41,7 @@ def _cell_dict(cell: CellResult) -> dict[str, Any]:
 def _row_dict(row: Row, metrics: tuple[str, ...]) -> dict[str, Any]:
     assert row.baseline is not None
     best_step, best_step_std = row.best_step()
-    change = row.relative_change()
+    change = row.change()
     return {
         "title": row.title,
         "loss": str(row.cell.loss),
@@ -55,9 +57,10 @@ def _row_dict(row: Row, metrics: tuple[str, ...]) -> dict[str, Any]:
         "not_joined": row.not_joined if row.joined is None else None,
         "baseline": row.baseline.title,
         "against_baseline": asdict(row.comparison) if row.comparison is not None else None,
-        "relative_change_in_percent": change[0] if change is not None else None,
+        "change_in_points": change[0] if change is not None else None,
         "published": _published(row.published),
         "published_joined": _published(row.published_joined),
+        "not_as_published": differences_from_protocol(row) if has_published(row) else [],
         "best_step": {"mean": best_step, "std": best_step_std} if best_step is not None else None,
         "cost": row.cost()._asdict(),
     }

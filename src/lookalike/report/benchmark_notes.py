@@ -1,10 +1,12 @@
 """Notes below a benchmark table: what a reader must know before trusting it."""
 
+from lookalike.experiments.protocol import built_in_protocol
 from lookalike.experiments.rows import Row
 from lookalike.experiments.sections import Section
-from lookalike.report.published_numbers import differences_from_protocol
+from lookalike.report.published_numbers import differences_from_protocol, has_published
 
 INCOMPLETE = "†"
+OTHERWISE = "‡"  # beside a published number that was made with other settings
 MOST_NAMED = 6  # missing runs named in a note
 SMALLER_BATCHES = "Where there are too few classes to fill them, they are made smaller, as the log.txt of a model says."
 
@@ -22,6 +24,7 @@ def notes(section: Section) -> list[str]:
         )
     lines += _batch_size_notes(section)
     lines += _protocol_notes(section)
+    lines += _deviation_notes(section)
     lines += _differing_settings_notes(section)
     lines += _no_p_value_notes(section)
     baselines: list[str] = []
@@ -30,6 +33,26 @@ def notes(section: Section) -> list[str]:
             baselines.append(row.baseline.title)
     if baselines:
         lines.append(f"Baseline: {', '.join(baselines)}.")
+    return lines
+
+
+def warnings(section: Section) -> list[str]:
+    """What makes the figures of a section doubtful, to be read before its table: batches that shrank."""
+    shrunk: dict[tuple[int, int], list[str]] = {}
+    for row in section.rows:
+        for result in row.results:
+            size, asked = result.settings.get("batch_size"), result.asked_batch_size
+            if size is None or asked is None or size >= asked:
+                continue
+            titles = shrunk.setdefault((size, asked), [])
+            if row.title not in titles:
+                titles.append(row.title)
+    lines = []
+    for (size, asked), titles in sorted(shrunk.items()):
+        where = "every row" if len(titles) == len(section.rows) > 1 else ", ".join(titles)
+        lines.append(
+            f"Warning: batches have {size} pictures instead of {asked}, as there are too few training classes: {where}."
+        )
     return lines
 
 
@@ -78,7 +101,7 @@ def _protocol_notes(section: Section) -> list[str]:
     """Rows with published numbers that were trained with other settings than those."""
     titles_by_difference: dict[str, list[str]] = {}
     for row in section.rows:
-        if any(row.published.values()):
+        if has_published(row):
             difference = ", ".join(differences_from_protocol(row))
             titles_by_difference.setdefault(difference, []).append(row.title)
     titles_by_difference.pop("", None)
@@ -87,7 +110,21 @@ def _protocol_notes(section: Section) -> list[str]:
         where = ", ".join(titles)
         if len(titles) == len(section.rows) > 2:
             where = "every row"
-        lines.append(f"Not as the published numbers were made: {difference}: {where}.")
+        lines.append(f"{OTHERWISE} Not as the published numbers were made: {difference}: {where}.")
+    return lines
+
+
+def _deviation_notes(section: Section) -> list[str]:
+    """Where the protocol departs from the text that it follows."""
+    protocol = built_in_protocol(section.protocol)
+    if protocol is None:
+        return []
+    runs = []
+    for row in section.rows:
+        runs += [{"pooling": row.cell.pooling.name, **result.settings} for result in row.results]
+    lines = []
+    for subject, reason in protocol.deviations_of(runs).items():
+        lines.append(f"Not as printed, {subject}: {reason}.")
     return lines
 
 

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from html import escape
 from pathlib import Path
 
 from lookalike.data.files import counted
@@ -10,19 +11,21 @@ from lookalike.experiments.results import differing_settings, shared_settings
 from lookalike.experiments.sections import Section
 from lookalike.report import html, theme
 from lookalike.report.benchmark import Report, reports_best
-from lookalike.report.benchmark_plot import plot_relative_changes
+from lookalike.report.benchmark_notes import warnings
+from lookalike.report.benchmark_plot import plot_changes
 from lookalike.report.benchmark_tables import costs_table, metrics_table, spreadsheet_table
+from lookalike.report.published_numbers import has_published
 from lookalike.report.tables import NOTHING
+from lookalike.retrieval.wording import explain_metrics
 
 HOW_TO_READ = """Figures are of the test classes, in percent, as mean ± standard deviation over all combinations of one
 repeat per fold (with a single fold: over repeats); combinations share models, so the deviation is not an error of the
 mean. Bold: best, underlined: second best, among complete rows. The p-values are of paired tests over (fold, repeat)
 runs, two-sided and not corrected for the number of rows; the runs share test pictures and most training classes, so
-they are rather too small. Published numbers name their table of the thesis; its "+GSP" is with the zero-shot loss."""
+they are rather too small."""
+PUBLISHED = 'Published numbers name their table of the thesis; its "+GSP" is with the zero-shot loss.'
 BEST_REPEAT = "This protocol reports the best repeat by what steered it, which is the test set itself: figures flatter."
 
-# In dark mode, light becomes dark and hues stay.
-DARK = "<style>@media (prefers-color-scheme: dark) { #figure_1 { filter: invert(.91) hue-rotate(180deg) } }</style>"
 COMMAND = re.compile(r"(?P<when>\S+ \S+ UTC, (?:code|version) \w+): (?P<command>lookalike .*)")
 NEEDS_NO_QUOTES = re.compile(r"[a-z0-9,\-_.:/]*")
 MOST_VALUES = 8  # of a setting that differs between models
@@ -36,6 +39,9 @@ def as_html(report: Report) -> str:
     if report.outdated_note:
         parts.append(html.paragraph(report.outdated_note))
     parts.append(html.paragraph(" ".join(HOW_TO_READ.split())))
+    parts.append(html.listing(explain_metrics(report.metrics)))
+    if any(has_published(row) for section in report.sections for row in section.rows):
+        parts.append(html.paragraph(PUBLISHED))
     for n, section in enumerate(report.sections):
         parts.append(html.heading(section.title, anchor=f"part-{n}"))
         parts += _section_parts(section, report)
@@ -55,6 +61,7 @@ def as_text(report: Report, colour: bool = False) -> str:
     if report.outdated_note:
         blocks.append(report.outdated_note)
     for section in report.sections:
+        blocks += warnings(section)
         blocks.append(metrics_table(section, report.metrics).text(colour))
         blocks.append(costs_table(section).text(colour))
         if section.failed:
@@ -62,6 +69,7 @@ def as_text(report: Report, colour: bool = False) -> str:
     if report.unreadable:
         lines = [f"{path.name}: {reason}" for path, reason in report.unreadable]
         blocks.append(_text_list("Cannot be read:", lines))
+    blocks.append("\n".join(explain_metrics(report.metrics)))
     return "\n\n".join(blocks)
 
 
@@ -104,6 +112,7 @@ def _section_parts(section: Section, report: Report) -> list[str]:
     parts = []
     if reports_best(section.protocol):
         parts.append(html.paragraph(BEST_REPEAT, faint=True))
+    parts += [f'<p role="note"><strong>{escape(warning)}</strong></p>' for warning in warnings(section)]
     parts.append(metrics_table(section, report.metrics).html(titled=False))
     parts += _chart(section, report.metrics[0])
     parts += [html.heading("Costs", 3), costs_table(section).html(titled=False)]
@@ -125,20 +134,18 @@ def _section_parts(section: Section, report: Report) -> list[str]:
 
 def _chart(section: Section, metric: str) -> list[str]:
     """The bar plot; at most as wide as the page, and dark in dark mode."""
-    figure = plot_relative_changes(section, metric)
+    figure = plot_changes(section, metric)
     if figure is None:
         return []
     changes = []
     for row in section.rows:
-        change = row.relative_change()
+        change = row.change()
         if change is not None:
-            changes.append(f"{row.title} {change[0]:+.1f}%")
+            changes.append(f"{row.title} {change[0]:+.2f}")
     alternative = f"Bars of the change of {metric}: {', '.join(changes)}"
-    caption = f"Change of {metric} in % of the baseline's: from 20 to 22 is +10 % here, +2.00 points in the table. "
+    caption = f"Change of {metric} against the baseline, in points. "
     caption += "Whiskers: one standard deviation over pairs. Pale: models are missing."
-    svg = theme.as_bytes(figure, "svg").decode().replace("<defs>", f"{DARK}<defs>", 1)
-    picture = html.picture(svg.encode(), "svg", alternative, caption)
-    return [picture.replace("<img ", '<img style="width: auto; max-width: 100%; background: none" ', 1)]
+    return [html.plot(theme.as_bytes(figure, "svg"), alternative, caption)]
 
 
 def _settings_parts(section: Section) -> list[str]:

@@ -1,4 +1,4 @@
-"""Bar plot of the change against the baseline, loss by loss, as in Figure 5.7 of the thesis."""
+"""Bar plot of the change against the baseline in points, loss by loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TALLEST = 60.0  # inches
 
 
 class Bar(NamedTuple):
-    """``change`` and its std ``spread`` (0 if unknown) in percent of the baseline."""
+    """``change`` and its std ``spread`` (0 if unknown) in points."""
 
     change: float
     spread: float
@@ -33,16 +33,16 @@ def collect_bars(section: Section) -> dict[str, dict[str, Bar]]:
     """Bars by loss and by label, for all rows that can be compared with a baseline."""
     bars: dict[str, dict[str, Bar]] = {}
     for row in section.rows:
-        relative_change = row.relative_change()
-        if relative_change is None or row.baseline is None:
+        measured = row.change()
+        if measured is None or row.baseline is None:
             continue
-        change, spread = relative_change
+        change, spread = measured
         is_complete = row.is_complete and row.baseline.is_complete
         bars.setdefault(str(row.cell.loss), {})[_label(row)] = Bar(change, spread or 0.0, is_complete)
     return bars
 
 
-def plot_relative_changes(section: Section, metric: str) -> Figure | None:
+def plot_changes(section: Section, metric: str) -> Figure | None:
     """Draw horizontal bars with whiskers of one std over the pairs; pale bars miss models.
 
     Each bar has its name beside it, so long names fit and there is no legend.
@@ -79,7 +79,7 @@ def plot_relative_changes(section: Section, metric: str) -> Figure | None:
         axes.spines["left"].set_visible(False)
         axes.set_ylim(y - GROUP_GAP + 0.6, -0.6)
         axes.margins(x=0.08)
-        axes.set_xlabel(f"change of {metric}, in % of the baseline's")
+        axes.set_xlabel(f"change of {metric} against the baseline, points")
     return drawn
 
 

@@ -1,14 +1,21 @@
 """The tables of a benchmark: metrics, costs, and one of everything for a spreadsheet."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from lookalike.experiments.published import Published
 from lookalike.experiments.rows import Row, Summary
-from lookalike.experiments.sections import Section
+from lookalike.experiments.sections import Section, frozen_features
 from lookalike.experiments.significance import Comparison
-from lookalike.report.benchmark import Report, reports_best
-from lookalike.report.benchmark_notes import INCOMPLETE, notes
-from lookalike.report.published_numbers import NONE, describe_published, explain_published
+from lookalike.report.benchmark import Report, has_tables, reports_best
+from lookalike.report.benchmark_notes import INCOMPLETE, OTHERWISE, notes
+from lookalike.report.published_numbers import (
+    NONE,
+    describe_published,
+    differences_from_protocol,
+    explain_published,
+    has_published,
+)
 from lookalike.report.tables import Column, Entry, Line, Table, number, words
 
 
@@ -40,6 +47,11 @@ def metrics_table(section: Section, metrics: tuple[str, ...]) -> Table:
 
     compares_losses = len({str(row.cell.loss) for row in rows}) == len(rows)  # one row for each loss
     lines = []
+    for title, frozen in frozen_features(section).items():
+        entries = [words(title)]
+        entries += [number(100 * frozen["metrics"][metric], ranked=False) for metric in metrics]
+        entries += [words("")] * (len(columns) - len(entries))
+        lines.append(Line(entries, title))
     for row in rows:
         entries = [words(row.title if row.is_complete else f"{row.title} {INCOMPLETE}")]
         for metric in metrics:
@@ -57,20 +69,22 @@ def metrics_table(section: Section, metrics: tuple[str, ...]) -> Table:
         lines.append(Line(entries, "" if compares_losses else str(row.cell.loss)))
 
     all_notes = notes(section)
-    if not published and not published_joined:
+    if not published and not published_joined and has_tables(section.protocol):
         all_notes.append(f"Beside these rows there is {NONE}.")
     return Table(columns, lines, section.title, tuple(all_notes))
 
 
 def costs_table(section: Section) -> Table:
     """Parameters, time and memory of each row."""
+    on_gpu = any(result.device == "cuda" for result in section.results)
+    clock = "" if on_gpu else "CPU "
     columns = [
         Column("method", "left"),
         Column("parameters of the pooling"),
         Column("of the whole head"),
-        Column("ms per step", best="least"),
-        Column("memory at most, MB", best="least"),
-        Column("minutes per model"),
+        Column(f"{clock}ms per step"),
+        Column("memory at most, MB"),
+        Column(f"{clock}minutes per model"),
         Column("models"),
     ]
     lines = []
@@ -81,8 +95,8 @@ def costs_table(section: Section) -> Table:
             words(row.title),
             number(cost.pooling_parameters, digits=0, ranked=False),
             number(cost.head_parameters, digits=0, ranked=False),
-            number(cost.milliseconds_per_step, digits=1),
-            number(cost.megabytes, digits=0),
+            number(cost.milliseconds_per_step, digits=1, ranked=False),
+            number(cost.megabytes, digits=0, ranked=False),
             number(minutes, digits=1, ranked=False),
             number(len(row.results), digits=0, ranked=False),
         ]
@@ -101,13 +115,28 @@ def spreadsheet_table(report: Report) -> Table:
     for metric in report.metrics:
         columns += [Column(metric), Column(f"{metric} joined"), Column(f"{metric} published")]
     more_names = ["joined dim", "difference", "pairs", "p t-test", "p Wilcoxon", "baseline", "best step"]
-    more_names += ["pooling parameters", "ms per step", "MB"]
+    more_names += ["pooling parameters", "ms per step", "MB", "not as published"]
     columns += [Column(name) for name in more_names]
     lines = []
     for section in report.sections:
+        for title, frozen in frozen_features(section).items():
+            lines.append(Line(_frozen_entries(section, title, frozen, columns)))
         for row in section.rows:
             lines.append(Line(_spreadsheet_entries(row, report.metrics)))
     return Table(columns, lines)
+
+
+def _frozen_entries(section: Section, title: str, frozen: dict[str, Any], columns: Sequence[Column]) -> list[Entry]:
+    known: dict[str, Entry] = {
+        "protocol": words(section.protocol),
+        "data": words(section.data),
+        "version": words(section.version),
+        "method": words(title),
+        "dim": number(frozen["dim"]),
+    }
+    for metric, value in frozen["metrics"].items():
+        known[metric] = number(100 * value)
+    return [known.get(column.title, words("")) for column in columns]
 
 
 def _spreadsheet_entries(row: Row, metrics: tuple[str, ...]) -> list[Entry]:
@@ -137,6 +166,7 @@ def _spreadsheet_entries(row: Row, metrics: tuple[str, ...]) -> list[Entry]:
         number(cost.pooling_parameters),
         number(cost.milliseconds_per_step),
         number(cost.megabytes),
+        words("; ".join(differences_from_protocol(row)) if has_published(row) else ""),
     ]
     return entries
 
@@ -179,7 +209,10 @@ def _comparison_entries(comparison: Comparison | None) -> list[Entry]:
 
 
 def _published_entry(numbers: tuple[Published, ...], row: Row) -> Entry:
-    return words(describe_published(numbers), explain_published(numbers, row))
+    text = describe_published(numbers)
+    if numbers and differences_from_protocol(row):
+        text += f" {OTHERWISE}"
+    return words(text, explain_published(numbers, row))
 
 
 def _p_value(value: float | None, hint: str) -> Entry:

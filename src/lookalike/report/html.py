@@ -1,12 +1,24 @@
 """An HTML page in one file: loads nothing and runs nothing. For light mode, dark mode and print."""
 
+from __future__ import annotations
+
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
 from html import escape
-from typing import Any
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 # Text is escaped. In addition, the browser must not load or run anything.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+
+# In dark mode, light becomes dark and hues stay.
+DARK_PLOT = (
+    "<style>@media (prefers-color-scheme: dark) { #figure_1 { filter: invert(.91) hue-rotate(180deg) } }</style>"
+)
+JPEG_QUALITY = 80
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --faint: #6b6b6b; --rule: #d5d5d5; --band: #f5f5f3 }
@@ -44,8 +56,8 @@ figure img { max-width: 100%; height: auto; background: #fff; border-radius: 4px
 pre { background: var(--band); padding: .6rem .8rem; overflow-x: auto; font-size: .85rem; border-radius: 4px }
 @media (max-width: 40rem) {
   body { padding: 1.2rem .9rem 3rem } th, td { padding: .28rem .45rem }
-  figure { overflow-x: auto } figure img { max-width: none; width: 36rem }
-  figcaption { position: sticky; left: 0; max-width: calc(100vw - 1.8rem) }
+  .large { overflow-x: auto } .large img { max-width: none; width: 36rem }
+  .large figcaption { position: sticky; left: 0; max-width: calc(100vw - 1.8rem) }
 }
 @media print {
   :root { --ink: #000; --paper: #fff; --faint: #444; --rule: #aaa; --band: #fff }
@@ -117,9 +129,51 @@ def code(text: str) -> str:
     return f"<pre>{escape(text)}</pre>"
 
 
-def picture(content: bytes, kind: str, alternative: str, caption: str = "") -> str:
-    """An "svg" or "png" file inside the page; ``alternative`` is for readers who cannot see it."""
-    media = {"svg": "image/svg+xml", "png": "image/png"}[kind]
-    source = f"data:{media};base64,{b64encode(content).decode()}"
+def picture(content: bytes, kind: str, alternative: str, caption: str = "", *, large: bool = False) -> str:
+    """A file inside the page.
+
+    Args:
+        content: Of the file.
+        kind: "svg", "png" or "jpeg".
+        alternative: For readers who cannot see it.
+        caption: Below it.
+        large: It cannot be read when it is as small as a phone, where it scrolls.
+    """
     caption_part = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return f'<figure><img src="{source}" alt="{escape(alternative)}">{caption_part}</figure>'
+    opening = '<figure class="large">' if large else "<figure>"
+    return f'{opening}<img src="{_source(content, kind)}" alt="{escape(alternative)}">{caption_part}</figure>'
+
+
+def plot(svg: bytes, alternative: str, caption: str = "") -> str:
+    """A plot of ``theme.as_bytes``: at most as wide as the page, and dark in dark mode."""
+    text = svg.decode().replace("<defs>", f"{DARK_PLOT}<defs>", 1)
+    made = picture(text.encode(), "svg", alternative, caption)
+    return made.replace("<img ", '<img style="width: auto; max-width: 100%; background: none" ', 1)
+
+
+def image(shown: Image, alternative: str, side: int | None = None) -> str:
+    """A picture as an ``<img>`` with a JPEG.
+
+    Args:
+        shown: The picture.
+        alternative: For readers who cannot see it.
+        side: Longest side in pixels; None: as it is.
+    """
+    return f'<img src="{_source(as_jpeg(shown, side), "jpeg")}" alt="{escape(alternative)}">'
+
+
+def as_jpeg(shown: Image, side: int | None = None) -> bytes:
+    """Encode a picture as JPEG, with a longest side of at most ``side`` pixels."""
+    from PIL.Image import Resampling
+
+    smaller = shown.convert("RGB")
+    if side is not None:
+        smaller.thumbnail((side, side), Resampling.LANCZOS)
+    file = BytesIO()
+    smaller.save(file, "JPEG", quality=JPEG_QUALITY)
+    return file.getvalue()
+
+
+def _source(content: bytes, kind: str) -> str:
+    media = {"svg": "image/svg+xml", "png": "image/png", "jpeg": "image/jpeg"}[kind]
+    return f"data:{media};base64,{b64encode(content).decode()}"

@@ -5,16 +5,24 @@ from typing import Any, Literal
 
 from lookalike._util.untrusted import LARGEST_LIST, read_json
 from lookalike.data import datasets
-from lookalike.experiments.layers import VARIANTS
-from lookalike.experiments.protocol import load_protocol, settings_for
+from lookalike.data.files import counted
+from lookalike.experiments.layers import NESTED, VARIANTS
+from lookalike.experiments.protocol import built_in_protocol, settings_for
 from lookalike.experiments.published import THESIS, Published, published
+from lookalike.experiments.results import NOT_IN_KEY
 from lookalike.experiments.rows import Row
+from lookalike.models import starts_random
+from lookalike.training.settings import Settings
+from lookalike.training.settings import names as settings_names
 
 NONE = "no published number"
 # Settings whose value depends on the variant S or L.
 VARIANT_SETTINGS = ("memory", "ccp_proxies", "centres_per_class")
-# Settings that are compared with those of the protocol.
-COMPARED_SETTINGS = ("backbone", "size", "dim", "batch_size", "steps")
+FIRST_SETTINGS = ("backbone", "size", "dim", "batch_size", "steps", "lr", "patience")  # named first if they differ
+# Settings that are not compared: they change nothing, are compared otherwise, or follow from the protocol's split.
+NOT_COMPARED = NOT_IN_KEY | {"seed", "weights", "preset", "validation", "validation_order"}
+DERIVED_KEYS = ("normalise", "seed", "delay")  # keys of nested settings that follow from other settings
+DEFAULTS = vars(Settings())
 UNTIL_PATIENCE_ENDS = "until patience ends it"  # the steps in all of the papers' protocols
 # Methods that the published tables have, with the name of their key there.
 PUBLISHED_METHODS = {"zero-shot": "zero_shot", "memory": "memory", "ccp": "ccp"}
@@ -81,18 +89,76 @@ def explain_published(numbers: tuple[Published, ...], row: Row) -> str:
     return "; ".join(texts)
 
 
+def has_published(row: Row) -> bool:
+    """Whether a published number stands beside the row, for one model or for the joined ones."""
+    return any(row.published.values()) or any(row.published_joined.values())
+
+
 def differences_from_protocol(row: Row) -> list[str]:
-    """Settings in which the row was trained differently from its protocol, and so from the published numbers."""
-    own_settings = _settings(row)
-    protocol_settings = _protocol_settings(row, _data_set(row) or "", "L")
+    """Everything in which the row was made differently from its protocol, and so from the published numbers.
+
+    Compared are all settings that change a result: with the protocol's, or with the defaults where it has none. Also
+    the start of the backbone, the number of repeats and of test pictures.
+    """
+    if not row.results:
+        return []
+    data_set = _data_set(row) or ""
+    variant: Literal["S", "L"] = "S" if _variants(row, data_set) == {"S"} else "L"
+    expected = _protocol_settings(row, data_set, variant)
+    if not expected:
+        return []
+    values = row.results[0].settings
     differences = []
-    for name in COMPARED_SETTINGS:
-        value, expected = own_settings.get(name), protocol_settings.get(name)
-        if value is None or expected is None or value == expected:
-            continue
-        if name == "steps":
-            expected = UNTIL_PATIENCE_ENDS
-        differences.append(f"{name} {value} (theirs: {expected})")
+    for name in (*FIRST_SETTINGS, *settings_names()):
+        if name in values and name not in NOT_COMPARED:
+            differences += _differences(name, values[name], expected.get(name, DEFAULTS.get(name)))
+    weights = str(values.get("weights", "auto"))
+    if starts_random(str(values.get("backbone")), weights):
+        differences.append("random weights (theirs: ImageNet)")
+    elif weights not in ("auto", "timm"):
+        differences.append(f"weights from {Path(weights).name} (theirs: ImageNet)")
+    return list(dict.fromkeys([*differences, *_smaller_samples(row, data_set)]))
+
+
+def _differences(name: str, value: Any, expected: Any) -> list[str]:
+    """The differences of one setting; every key of settings such as loss_settings is compared on its own."""
+    if name in NESTED:
+        keys = dict(value or {})
+        expected_keys = dict(expected or {})
+        texts = []
+        for key in {**expected_keys, **keys}:
+            if key in DERIVED_KEYS and key not in expected_keys:
+                continue
+            if _plain(keys.get(key)) != _plain(expected_keys.get(key)):
+                theirs = expected_keys.get(key, "the default")
+                texts.append(f"{name}.{key} {keys.get(key, 'by default')} (theirs: {theirs})")
+        return texts
+    if expected is None or _plain(value) == _plain(expected):
+        return []  # None: the run decides
+    if name == "steps":
+        expected = UNTIL_PATIENCE_ENDS
+    return [f"{name} {'none' if value is None else value} (theirs: {expected})"]
+
+
+def _plain(value: Any) -> Any:
+    """A value as YAML returns it."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _smaller_samples(row: Row, data_set: str) -> list[str]:
+    """Repeats and test pictures, where there are fewer than the published numbers have."""
+    differences = []
+    protocol = built_in_protocol(row.cell.protocol)
+    fewest = min(map(len, row.folds.values()))
+    if protocol is not None and fewest < protocol.repeats:
+        differences.append(f"{counted(fewest, 'repeat')} (theirs: {protocol.repeats})")
+    spec = datasets.lookup(data_set)
+    if spec is not None:
+        test = row.results[0].test
+        official = spec.sizes.get("query", spec.sizes["test"]).pictures
+        queries = int(test.get("queries", official))
+        if official not in (queries, queries + int(test.get("left_out", 0))):
+            differences.append(f"{queries:,} test pictures (theirs: {official:,})")
     return differences
 
 
@@ -117,16 +183,27 @@ def _settings(row: Row) -> dict[str, Any]:
 
 
 def _protocol_settings(row: Row, data_set: str, variant: Literal["S", "L"]) -> dict[str, Any]:
-    """The same as the row's protocol has them; {} if that is a file of the user."""
+    """The same as the row's protocol has them for its backbone and size; {} if that is a file of the user."""
     cell = row.cell
+    protocol = built_in_protocol(cell.protocol)
+    if protocol is None:
+        return {}
+    backbone = _backbone(row)
+    if backbone not in protocol.backbones:
+        backbone = protocol.backbones[0]
+    size = row.results[0].settings.get("dim") if row.results else None
+    if size not in protocol.sizes_for(backbone):
+        size = None
     try:
         settings = settings_for(
-            load_protocol(cell.protocol),
+            protocol,
             data_set=data_set,
             loss=cell.loss.name,
             pooling=cell.pooling.name,
             methods=[method.name for method in cell.methods],
             variant=variant,
+            backbone=backbone,
+            size=size,
         )
     except ValueError:
         return {}

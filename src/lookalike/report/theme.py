@@ -139,11 +139,12 @@ def figure(width: float = 8.0, height: float = 4.5, rows: int = 1, columns: int 
 
 
 def as_bytes(drawn: Figure, kind: str) -> bytes:
-    """Render a figure as "png" or "svg"; nothing beyond the edges is cut off."""
+    """Render a figure as "png", "jpeg" or "svg"; nothing beyond the edges is cut off."""
     content = io.BytesIO()
-    metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    metadata = {"svg": {"Date": None}, "png": {"Software": None}, "jpeg": None}[kind]
+    options: dict[str, Any] = {"pil_kwargs": {"quality": 85}} if kind == "jpeg" else {}
     with theme():
-        drawn.savefig(content, format=kind, bbox_inches="tight", pad_inches=0.1, metadata=metadata)
+        drawn.savefig(content, format=kind, bbox_inches="tight", pad_inches=0.1, metadata=metadata, **options)
     return content.getvalue()
 
 

@@ -120,7 +120,7 @@ def _page(results: StudyResults, out: Path, plots: dict[str, tuple["Figure", str
     if plots:
         parts.append(html.heading("Plots"))
     for name, (_, caption) in plots.items():
-        parts.append(html.picture((out / f"{name}.svg").read_bytes(), "svg", f"{name}: {caption}", caption))
+        parts.append(html.picture((out / f"{name}.svg").read_bytes(), "svg", f"{name}: {caption}", caption, large=True))
     effects = effects_table(results)
     if effects is not None:
         parts += [html.heading("Main effects"), effects.html()]

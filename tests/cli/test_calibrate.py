@@ -1,0 +1,128 @@
+"""train, calibrate, evaluate and search, as people type them: what a distance means."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lookalike.cli import main
+from lookalike.retrieval.calibration import Calibration
+
+TRAINING = ["--backbone", "resnet8-half", "--start", "random", "--no-freeze-backbone", "--size", "32", "--dim", "8"]
+TRAINING += ["--crop", "none", "--steps", "4", "--batch-size", "8", "--per-class", "2", "--evaluate-every", "2"]
+TRAINING += ["--workers", "0", "--device", "cpu", "--pooling", "average", "--validation", "0.5"]
+
+
+@pytest.fixture(scope="module")
+def run(class_folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "mine"
+    assert main(["train", str(class_folders), "--out", str(out), *TRAINING]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def indexed(run: Path, class_folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("index") / "mine.idx"
+    assert main(["index", str(run), str(class_folders), "--out", str(out), "--device", "cpu"]) == 0
+    return out
+
+
+def test_training_calibrates_on_held_out_classes(run: Path, indexed: Path) -> None:
+    calibration = Calibration.read(run)
+    assert calibration is not None
+    assert (calibration.source, calibration.unseen) == ("classes held out from training", True)
+    assert (calibration.queries, calibration.classes) == (32, 4)
+    assert "What a distance means" in (run / "run.html").read_text(encoding="utf-8")
+    assert Calibration.read(indexed / "model") == calibration
+
+
+def test_evaluate_says_how_well_it_holds(
+    run: Path, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plot = tmp_path / "r.svg"
+    words = ["evaluate", str(run), str(class_folders), "--workers", "0"]
+    assert main([*words, "--json", "--reliability", str(plot)]) == 0
+    figures = json.loads(capsys.readouterr().out)["open_set"]
+    assert 0 <= figures["calibration_error"] <= 1
+    assert {"AUROC", "FPR@95", "P@1@90", "nothing_said", "nothing_said_rightly"} <= set(figures)
+    assert "<svg" in plot.read_text()
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "AUROC" in said
+    assert "P(same | distance) is off by" in said
+
+
+def test_search_shows_probabilities(
+    indexed: Path, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(indexed, tmp_path / "own.idx")
+    picture = str(class_folders / "class3" / "4.png")
+    assert main(["search", str(tmp_path / "own.idx"), picture, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["calibration"].startswith("calibrated on classes held out from training, 32 pictures of 4 classes")
+    assert all(0 < hit["probability"] < 1 for hit in report["hits"])
+    assert report["left_out"] == 1
+    assert main(["calibrate", str(tmp_path / "own.idx"), "--plot", str(tmp_path / "own.png")]) == 0
+    said = capsys.readouterr().out
+    assert "calibrated on the labels of this index, 64 pictures of 8 classes" in said
+    assert "calibration error" in said
+    assert main(["search", str(tmp_path / "own.idx"), picture, "-k", "3"]) == 0
+    said = capsys.readouterr().out
+    assert said.split()[:4] == ["distance", "the", "same", "label"]
+    assert "calibrated on the labels of this index" in said
+    assert main(["search", str(tmp_path / "own.idx"), picture, "--confidence", "0.999999"]) == 0
+    assert "no picture is the same with a probability of" in capsys.readouterr().out
+    assert main(["search", str(tmp_path / "own.idx"), picture, "--error-rate", "0.999999"]) == 0
+    assert capsys.readouterr().out.startswith("nothing here looks the same")
+
+
+def test_examples_groups_and_diversity(indexed: Path, class_folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pictures = [str(class_folders / f"class{n}" / "4.png") for n in range(4)]
+    words = ["search", str(indexed), pictures[0], "--json", "-k", "5"]
+    assert main([*words, "--also", f"{pictures[1]},{pictures[2]}", "--unlike", pictures[3], "--group"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["left_out"] == 3
+    assert "one whole picture" in report["calibration"]
+    assert main([*words, "--diversity", "0.5"]) == 0
+    diverse = json.loads(capsys.readouterr().out)["hits"]
+    assert main(words) == 0
+    assert [hit["id"] for hit in json.loads(capsys.readouterr().out)["hits"]] != [hit["id"] for hit in diverse]
+
+
+def test_an_explained_search(
+    indexed: Path, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["search", str(indexed), str(class_folders / "class3" / "4.png"), "-k", "2", "--explain"]
+    assert main([*words, "--json", "--html", str(tmp_path / "e.html")]) == 0
+    for hit in json.loads(capsys.readouterr().out)["hits"]:
+        assert 1 - hit["distance"] == pytest.approx(hit["match"]["cosine"], abs=1e-5)
+        assert sum(map(sum, hit["match"]["matrix"])) == pytest.approx(hit["match"]["cosine"], abs=1e-4)
+    assert (tmp_path / "e.html").read_text().count("<img ") == 3
+    assert main(words) == 0
+    assert capsys.readouterr().out.split()[3:7] == ["label", "regions", "inside", "path"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["search", "IDX", "--unlike", "PICTURE"], "--unlike alone does not say what to look for"),
+        (["search", "IDX", "PICTURE", "--confidence", "1"], "confidence must be in (0, 1), got 1"),
+        (["search", "IDX", "PICTURE", "--confidence", "-0.5"], "confidence must be in (0, 1), got -0.5"),
+        (["search", "IDX", "PICTURE", "--error-rate", "0"], "error_rate must be in (0, 1), got 0"),
+        (["search", "IDX", "PICTURE", "--also", "nobody.png"], "there is no picture nobody.png"),
+        (["calibrate", "RUN"], "missing DATA"),
+        (["calibrate", "IDX", "DATA"], "an index is calibrated on its own labels"),
+    ],
+)
+def test_what_is_refused(
+    words: list[str],
+    message: str,
+    run: Path,
+    indexed: Path,
+    class_folders: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    places = {"IDX": indexed, "RUN": run, "DATA": class_folders, "PICTURE": class_folders / "class0" / "0.png"}
+    assert main([str(places.get(word, word)) for word in words]) == 2
+    assert message in capsys.readouterr().err
