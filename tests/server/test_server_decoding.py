@@ -207,6 +207,22 @@ def test_a_full_slow_lane_gets_503() -> None:
         decoder.close()
 
 
+def test_decoded_bytes_in_flight_are_bounded() -> None:
+    """Three pictures of 100 MB each, decoded, where 150 MB are allowed; each file has less than 1 MB."""
+    decoder = Decoder(60, slow=SLOW._replace(decoded_megabytes=150))
+    try:
+        large = encoded(Image.new("RGB", (5000, 5000)))
+        errors = [future.exception(60) for future in [decoder.submit(JOB, large, "a") for _ in range(3)]]
+        refused = [error for error in errors if isinstance(error, ApiError)]
+        assert 0 < len(refused) < 3
+        for error in refused:
+            assert (error.status, error.headers["Retry-After"]) == (503, "1")
+            assert "pictures of 100 MB are being decoded or wait" in error.message
+        assert decoder.submit(JOB, large, "a").result(60).size == (5000, 5000), "the first one always fits"
+    finally:
+        decoder.close()
+
+
 def test_pictures_that_wait_too_long_get_503() -> None:
     decoder = Decoder(3)
     try:

@@ -2,11 +2,13 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from fastapi.testclient import TestClient
 from PIL import Image
 from server_helpers import encoded, noise
@@ -17,6 +19,7 @@ from lookalike.inference.model import TrainedModel, load
 from lookalike.models import Embedder, create_backbone, save_model
 from lookalike.server import create_app
 
+DEPLOY = Path(__file__).parents[2] / "deploy"
 Vectors = tuple[list[Path], np.ndarray]
 
 
@@ -41,7 +44,7 @@ def test_search_by_picture(client: TestClient, served_model: TrainedModel, vecto
     answer = post(client, "/search", upload, k=5)
     assert [hit["id"] for hit in answer["hits"]] == nearest(vectors, query, 5)
     first = answer["hits"][0]
-    assert set(first) == {"id", "label", "name", "metadata", "distance"}
+    assert set(first) == {"id", "label", "name", "metadata", "distance", "probability", "duplicates", "mark", "verdict"}
     row = vectors[1][[index.file_id(file) for file in vectors[0]].index(first["id"])]
     assert first["distance"] == pytest.approx(1 - float(row @ query), abs=1e-5)
     assert answer["took_ms"] > 0
@@ -219,7 +222,7 @@ def test_explain_without_weights_gets_409(tmp_path: Path, upload: bytes) -> None
         assert card["has_weights"] is False
         assert card["figures"] is card["trained_on"] is card["classes"] is card["steps"] is None
         assert client.post("/search", files={"picture": upload}).json()["hits"] == []
-        assert client.get("/map").json() == {"points": [], "sampled": False, "method": "pca"}
+        assert client.get("/map").json()["ids"] == []
         assert client.get("/items").json() == {"items": [], "next": None}
 
 
@@ -227,6 +230,7 @@ def test_model_card(client: TestClient, idx: index.Index, served_run: Path) -> N
     card = client.get("/model").json()
     best = json.loads((served_run / "figures.json").read_text())["best"]
     assert card.pop("figures") == {name: value for name, value in best.items() if "@" in name}
+    assert card.pop("baseline") is not None
     steps = card.pop("steps")
     assert steps == json.loads((served_run / "figures.json").read_text())["best_step"]
     assert card.pop("trained_on").startswith("folder pictures")
@@ -236,10 +240,17 @@ def test_model_card(client: TestClient, idx: index.Index, served_run: Path) -> N
         "pooling": "gsp",
         "dim": 8,
         "input_size": 32,
+        "view": "crop",
         "distance": "cosine",
         "classes": 6,
         "fingerprint": idx.fingerprint,
         "has_weights": True,
+        "can_match": True,
+        "may_write": True,
+        "calibration": None,
+        "models": ["striped"],
+        "text_refusal": "the backbone resnet8-half has no text tower: an index made with open_clip:ViT-B-32 and its "
+        "weights has one",
         "index": {"kind": "flat", "count": 64, "backend": "faiss"},
     }
 
@@ -266,15 +277,17 @@ def test_labels_health_and_map(client: TestClient, idx: index.Index, vectors: Ve
     labels = client.get("/labels").json()["labels"]
     assert labels == [{"label": f"class{c}", "count": 8} for c in range(8)]
     assert client.get("/healthz").json() == {"status": "ok", "items": 64, "model": idx.fingerprint}
-    points = client.get("/map").json()
-    assert points["sampled"] is False
-    assert points["method"] == "pca"
-    assert len(points["points"]) == 64
-    by_id = {point["id"]: point for point in points["points"]}
-    assert {item_id: point["name"] for item_id, point in by_id.items()} == {
-        item.id: item.file.name for item in idx.items()
-    }
-    places = np.array([[by_id[index.file_id(file)][axis] for axis in "xy"] for file in vectors[0]])
+    drawn = client.get("/map").json()
+    assert drawn["sampled"] is False
+    assert drawn["method"] == "pca"
+    by_id = {item_id: row for row, item_id in enumerate(drawn["ids"])}
+    for item in idx.items():
+        row = by_id.pop(item.id)
+        assert drawn["names"][row] == item.file.name
+        assert drawn["labels"][drawn["label"][row]] == item.label
+    assert not by_id
+    rows = [drawn["ids"].index(index.file_id(file)) for file in vectors[0]]
+    places = np.array([drawn["x"], drawn["y"]]).T[rows] / 65535
     assert places.min() >= 0
     assert places.max() <= 1
     assert np.ptp(places, axis=0).max() == pytest.approx(1)
@@ -282,16 +295,16 @@ def test_labels_health_and_map(client: TestClient, idx: index.Index, vectors: Ve
     scores = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
     for axis in (0, 1):
         assert abs(np.corrcoef(places[:, axis], scores[:, axis])[0, 1]) == pytest.approx(1, abs=1e-4)
-    assert client.get("/map").json() == points
+    assert client.get("/map").json() == drawn
     client.delete(f"/items/{index.file_id(vectors[0][0])}")
-    assert len(client.get("/map").json()["points"]) == 63
+    assert len(client.get("/map").json()["ids"]) == 63
 
 
 def test_add_search_show_and_delete(client: TestClient, idx: index.Index, upload: bytes) -> None:
     added = post(client, "/items", upload, label="new", metadata='{"year": 2020, "tags": ["a"]}')
     assert added["created"] is True
     item_id = added["id"]
-    hit = post(client, "/search", upload, k=1)["hits"][0]
+    hit = post(client, "/search", upload, k=1, include_query="true")["hits"][0]
     assert (hit["id"], hit["label"], hit["name"]) == (item_id, "new", f"{item_id}.jpg")
     assert hit["metadata"] == {"year": 2020, "tags": ["a"]}
     assert hit["distance"] == pytest.approx(0, abs=1e-5)
@@ -411,3 +424,69 @@ def test_while_another_process_writes(
     answer = client.delete(f"/items/{idx.items()[0].id}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
     assert str(index_folder) not in answer.text
+
+
+def test_health_and_readiness(client: TestClient, idx: index.Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert client.get("/health").json() == {"status": "ok"}
+    assert client.get("/ready").json() == {"status": "ready", "writes": True}
+
+    def fail(*_: object) -> int:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(idx, "count", fail)
+    answer = client.get("/ready")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+    assert client.get("/health").status_code == 200  # starting it again would not help
+
+
+def test_a_replica_changes_nothing(idx: index.Index, served_model: TrainedModel, upload: bytes) -> None:
+    """Whatever it refuses, the proxies in ``deploy/`` send to the writer."""
+    app = create_app(idx, served_model, read_only=True)
+    with TestClient(app, base_url="http://127.0.0.1") as replica:
+        assert replica.get("/ready").json() == {"status": "ready", "writes": False}
+        item_id = idx.items()[0].id
+        refused = set()
+        for path, methods in app.openapi()["paths"].items():
+            for method in methods:
+                filled = path.replace("{id}", item_id).replace("{name}", "x")
+                answer = replica.request(method, filled)
+                if answer.status_code == 403:
+                    assert answer.json()["error"]["code"] == "replica"
+                    refused.add(f"{method} {path}".upper())
+                    assert sent_to(method.upper(), filled) == {"writer"}, path
+        assert refused >= {"POST /ITEMS", "DELETE /ITEMS/{ID}", "POST /MARKS", "POST /LABELS/SET", "DELETE /IMPROVE"}
+        for method, path in (("POST", "/search"), ("GET", "/items"), ("GET", "/labels"), ("GET", "/"), ("GET", "/map")):
+            assert sent_to(method, path) == {"replica"}, path
+        for path in (
+            "/marks",
+            "/marks/next",
+            "/labels/history",
+            "/improve",
+            "/doctor",
+        ):  # files that a copy does not have
+            assert sent_to("GET", path) == {"writer"}, path
+        assert replica.post("/search", files={"picture": upload}).status_code == 200
+        assert idx.count() == 64
+
+
+def sent_to(method: str, path: str) -> set[str]:
+    """Where nginx and the Gateway send a request: the writer, a replica, or (a fault) one each."""
+    nginx = "replica"
+    for pattern, target in re.findall(r'"~(\S+)"\s+(\w+);', (DEPLOY / "nginx.conf").read_text()):
+        if re.search(pattern, f"{method}:{path}"):
+            nginx = target
+            break
+    documents = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+    (route,) = [document for document in documents if document["kind"] == "HTTPRoute"]
+    matches = []
+    for rule in route["spec"]["rules"]:
+        (backend,) = rule["backendRefs"]
+        for match in rule["matches"]:
+            kind, value = match["path"]["type"], match["path"]["value"]
+            below = value.rstrip("/") + "/"
+            matches_path = path == value if kind == "Exact" else path == value or path.startswith(below)
+            if matches_path and match.get("method", method) == method:
+                # the order of the Gateway API: exact paths, then the longest prefix, then those with a method
+                rank = (kind == "Exact", len(value), "method" in match)
+                matches.append((rank, backend["name"].removeprefix("lookalike-")))
+    return {nginx, max(matches)[1]}

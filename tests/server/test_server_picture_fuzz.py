@@ -11,10 +11,9 @@ from server_helpers import encoded, noise
 
 from lookalike.data.cropping import CropSize
 from lookalike.data.reading import FORMATS
-from lookalike.data.safe_decode import Bounds, Job
+from lookalike.data.safe_decode import LONGEST_UPLOAD_SIDE, MOST_ELONGATED, MOST_SCANS, Bounds, Job
 from lookalike.server.decoding import Decoder
 from lookalike.server.errors import ApiError
-from lookalike.server.limits import LONGEST_UPLOAD_SIDE, MOST_ELONGATED, MOST_SCANS
 
 KINDS = [kind for kind in FORMATS if kind != "AVIF" or features.check("avif")]
 JOB = Job(

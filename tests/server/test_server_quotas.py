@@ -130,7 +130,7 @@ def test_wrong_keys_are_throttled_and_logged(
     shared_index: index.Index, served_model: TrainedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
-    app = create_app(shared_index, served_model, keys=Keys((READ, SECOND)))
+    app = create_app(shared_index, served_model, keys=Keys((READ, SECOND)), proxies=["127.0.0.1"])
     with opened(app, clock, client=("127.0.0.1", 5)) as client, caplog.at_level(logging.WARNING):
         assert client.get("/labels", headers=with_key(READ)).status_code == 200
         guesses = [f"a guessed key, number {i}" for i in range(WRONG_KEYS + 30)]
@@ -149,8 +149,20 @@ def test_wrong_keys_are_throttled_and_logged(
     assert not any("guessed" in line for line in lines), "keys never reach the log"
 
 
+def test_only_named_proxies_say_who_the_client_is(shared_index: index.Index, served_model: TrainedModel) -> None:
+    for proxies, expected in (([], [200, 429, 429]), (["127.0.0.1"], [200, 200, 200])):
+        app = create_app(shared_index, served_model, quota=Quota(reads=1), proxies=proxies)
+        with opened(app, Clock(), client=("127.0.0.1", 5)) as client:
+            statuses = []
+            for last in range(3):
+                answer = client.get("/labels", headers={"X-Forwarded-For": f"192.0.2.{last}"})
+                statuses.append(answer.status_code)
+        assert statuses == expected
+
+
 def test_neighbours_in_ipv6_share_their_tries(shared_index: index.Index, served_model: TrainedModel) -> None:
-    with opened(create_app(shared_index, served_model, keys=Keys((READ,))), Clock(), client=("::1", 5)) as client:
+    app = create_app(shared_index, served_model, keys=Keys((READ,)), proxies=["::1"])
+    with opened(app, Clock(), client=("::1", 5)) as client:
         statuses = []
         for i in range(WRONG_KEYS + 1):
             headers = with_key("not a key at all", f"2001:db8::{i:x}:1")
@@ -218,42 +230,85 @@ def read_answer(connection: socket.socket) -> bytes:
 
 
 LINE = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+WITHOUT_BODY = b"POST /embed HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n"
+WITHOUT_BODY += b"Content-Type: multipart/form-data; boundary=x\r\n"
 
 
-@pytest.mark.parametrize("start", [b"", b"G", LINE, LINE + b"X-Slow: "])
-def test_half_sent_headers_are_closed(shared_index: index.Index, served_model: TrainedModel, start: bytes) -> None:
-    app = create_app(shared_index, served_model, limits=Limits(header_seconds=0.5))
-    with in_thread(app) as (url, _), connect(url) as connection:
-        connection.sendall(start)
-        assert read_to_end(connection) == b""
+@pytest.fixture(scope="module")
+def impatient(shared_index: index.Index, served_model: TrainedModel) -> Iterator[str]:
+    """The address of a server that waits a second for headers and answers four requests at a time."""
+    limits = Limits(header_seconds=1.0, requests=4)
+    with in_thread(create_app(shared_index, served_model, keys=Keys((READ,), (WRITE,)), limits=limits)) as (url, _):
+        yield url
 
 
-def test_a_drip_of_headers_does_not_stop_the_clock(shared_index: index.Index, served_model: TrainedModel) -> None:
-    app = create_app(shared_index, served_model, limits=Limits(header_seconds=0.5))
-    with in_thread(app) as (url, _), connect(url) as connection:
+def test_half_sent_headers_are_closed(impatient: str) -> None:
+    connections = []
+    for start in (b"", b"G", LINE, LINE + b"X-Slow: "):
+        connections.append(connect(impatient))
+        connections[-1].sendall(start)
+    for connection in connections:
+        with connection:
+            assert read_to_end(connection) == b""
+
+
+def test_a_drip_of_headers_does_not_stop_the_clock(impatient: str) -> None:
+    with connect(impatient) as connection:
         connection.sendall(LINE + b"\r\n")
         assert read_answer(connection).startswith(b"HTTP/1.1 200")
         connection.sendall(LINE)
         assert closes(connection, b"X-More: 1\r\n")
 
 
-def test_requests_after_each_other_are_not_closed(shared_index: index.Index, served_model: TrainedModel) -> None:
-    app = create_app(shared_index, served_model, limits=Limits(header_seconds=1.0))
-    with in_thread(app) as (url, _), connect(url) as connection:
+def test_requests_after_each_other_are_not_closed(impatient: str) -> None:
+    with connect(impatient) as connection:
         for _ in range(8):  # longer than the limit in all
             connection.sendall(LINE + b"\r\n")
             assert read_answer(connection).startswith(b"HTTP/1.1 200")
             time.sleep(0.2)
 
 
-def test_a_body_that_nobody_reads_does_not_hold_the_connection(
-    shared_index: index.Index, served_model: TrainedModel
-) -> None:
-    app = create_app(shared_index, served_model, keys=Keys((READ,)), limits=Limits(header_seconds=0.5))
-    with in_thread(app) as (url, _), connect(url) as connection:
-        connection.sendall(b"POST /embed HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n")
+def test_a_body_that_nobody_reads_does_not_hold_the_connection(impatient: str) -> None:
+    with connect(impatient) as connection:
+        connection.sendall(WITHOUT_BODY + b"\r\n")
         assert read_answer(connection).startswith(b"HTTP/1.1 401")
         assert closes(connection, b"x")
+
+
+def test_waiting_connections_make_room_for_others(impatient: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lookalike.server.connection.MOST_CONNECTIONS", 3)
+    held = []
+    for _ in range(3):
+        held.append(connect(impatient))
+        held[-1].sendall(LINE)
+    for _ in range(2):
+        with connect(impatient) as connection:
+            connection.sendall(LINE + b"Connection: close\r\n\r\n")
+            assert read_to_end(connection).startswith(b"HTTP/1.1 200")
+    assert read_to_end(held[0]) == b"", "the oldest one was closed"
+    for connection in held:
+        connection.close()
+
+
+def test_one_client_cannot_take_all_places(impatient: str) -> None:
+    """Bodies that never arrive hold their places for a minute."""
+
+    def begin(key: str) -> socket.socket:
+        connection = connect(impatient)
+        connection.sendall(WITHOUT_BODY + b"X-API-Key: " + key.encode() + b"\r\n\r\n")
+        return connection
+
+    held = [begin(READ), begin(READ)]
+    time.sleep(0.2)
+    with begin(READ) as refused:
+        answer = read_answer(refused)
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1" in answer.lower()
+    with connect(impatient) as connection:
+        connection.sendall(b"GET /labels HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-Key: " + WRITE.encode() + b"\r\n\r\n")
+        assert read_answer(connection).startswith(b"HTTP/1.1 200")
+    for connection in held:
+        connection.close()
 
 
 def test_an_answer_that_nobody_reads_is_dropped(idx: index.Index, served_model: TrainedModel, tmp_path: Path) -> None:
@@ -275,25 +330,19 @@ CHUNKED = b"POST /embed HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/f
 CHUNKED += b"Transfer-Encoding: chunked\r\n"
 
 
-@pytest.mark.parametrize("key", [None, READ])
-@pytest.mark.parametrize("pause", [0.0, 0.3])
-def test_a_torn_chunk_logs_one_line(
-    shared_index: index.Index,
-    served_model: TrainedModel,
-    caplog: pytest.LogCaptureFixture,
-    key: str | None,
-    pause: float,
-) -> None:
-    app = create_app(shared_index, served_model, keys=Keys((READ,)))
-    with caplog.at_level(logging.WARNING), in_thread(app) as (url, _), connect(url) as connection:
-        header = b"" if key is None else b"X-API-Key: " + key.encode() + b"\r\n"
-        connection.sendall(CHUNKED + header + b"\r\n5\r\n--x\r\n\r\n")
-        time.sleep(pause)
-        connection.sendall(b"zz\r\nnot a chunk\r\n")
-        content = read_to_end(connection)
-        assert content.startswith((b"HTTP/1.1 401", b"HTTP/1.1 400"))
-    assert [record.getMessage() for record in caplog.records] == ["Invalid HTTP request received."]
-    assert not any(record.exc_info for record in caplog.records)
+def test_a_torn_chunk_logs_one_line(impatient: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        for key in (None, READ):
+            for pause in (0.0, 0.3):
+                caplog.clear()
+                with connect(impatient) as connection:
+                    header = b"" if key is None else b"X-API-Key: " + key.encode() + b"\r\n"
+                    connection.sendall(CHUNKED + header + b"\r\n5\r\n--x\r\n\r\n")
+                    time.sleep(pause)
+                    connection.sendall(b"zz\r\nnot a chunk\r\n")
+                    assert read_to_end(connection).startswith((b"HTTP/1.1 401", b"HTTP/1.1 400"))
+                assert [record.getMessage() for record in caplog.records] == ["Invalid HTTP request received."]
+                assert not any(record.exc_info for record in caplog.records)
 
 
 def test_serve_takes_quotas(index_folder: Path) -> None:

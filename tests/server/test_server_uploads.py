@@ -16,11 +16,18 @@ from server_helpers import encoded, noise
 
 from lookalike import index
 from lookalike.data.reading import FORMATS
-from lookalike.data.safe_decode import Bounds, Refused, as_jpeg, open_picture
+from lookalike.data.safe_decode import (
+    LONGEST_UPLOAD_SIDE,
+    MOST_ELONGATED,
+    MOST_SCANS,
+    Bounds,
+    Refused,
+    as_jpeg,
+    open_picture,
+)
 from lookalike.inference.model import TrainedModel
 from lookalike.server import Limits, create_app
 from lookalike.server.errors import ApiError
-from lookalike.server.limits import LONGEST_UPLOAD_SIDE, MOST_ELONGATED, MOST_SCANS
 from lookalike.server.pictures import Crop
 
 BOUNDS = Bounds(50_000_000, LONGEST_UPLOAD_SIDE, MOST_ELONGATED, MOST_SCANS)
@@ -249,6 +256,12 @@ def test_malformed_forms(shared: TestClient, upload: bytes) -> None:
     assert error_of(shared.post("/search", json={"id": "a"})) == (415, "not_a_form")
     for kind in ("multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data; boundary=" + "x" * 500):
         assert error_of(shared.post("/search", content=b"--x", headers={"Content-Type": kind}))[0] in (400, 422)
+    text = b'--x\r\nContent-Disposition: form-data; name="id"\r\n\r\nabc-\r\n--x--\r\n'
+    for charset in ("punycode", "undefined", "idna", "unicode_escape", ""):  # codecs that raise, or take long
+        kind = f"multipart/form-data; boundary=x; charset={charset}"
+        assert error_of(shared.post("/search", content=text, headers={"Content-Type": kind})) == (415, "not_a_form")
+    kind = 'Multipart/Form-Data; boundary=x; charset="UTF-8"'
+    assert error_of(shared.post("/search", content=text, headers={"Content-Type": kind})) == (404, "not_found")
     assert error_of(shared.post("/search", files={"picture": upload}, data={"where": "a" * 20_000})) == (
         400,
         "bad_request",

@@ -13,6 +13,6 @@ Follow one uploaded picture:
 from lookalike.server.app import create_app
 from lookalike.server.keys import Keys
 from lookalike.server.limits import Limits
-from lookalike.server.quotas import Quota
+from lookalike.server.quotas import Quota, SharedBuckets
 
-__all__ = ["Keys", "Limits", "Quota", "create_app"]
+__all__ = ["Keys", "Limits", "Quota", "SharedBuckets", "create_app"]

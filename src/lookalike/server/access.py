@@ -3,6 +3,7 @@
 import ipaddress
 import logging
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import TypeVar
 
 from starlette.requests import Request
@@ -25,14 +26,24 @@ class AccessControl:
         quota: Quota of keys that have no other.
         collection: Name of the collection that is served.
         largest: Bytes of the largest request.
+        proxies: Addresses whose ``X-Forwarded-For`` is believed.
         buckets: Where use is counted.
     """
 
-    def __init__(self, keys: Keys, quota: Quota, collection: str, largest: int, buckets: Buckets | None = None) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        quota: Quota,
+        collection: str,
+        largest: int,
+        proxies: Iterable[str] = (),
+        buckets: Buckets | None = None,
+    ) -> None:
         self.keys = keys
         self.quota = quota
         self.collection = collection
         self.largest = largest
+        self.proxies = {ipaddress.ip_address(proxy) for proxy in proxies}
         self.buckets = buckets or Buckets()
         self._proven: OrderedDict[tuple[str, str], None] = OrderedDict()  # addresses and keys they used rightly
         self._throttled: OrderedDict[str, None] = OrderedDict()  # addresses whose throttling is in the log
@@ -50,7 +61,7 @@ class AccessControl:
         grant = self.keys.grant(given)
         if not given or not self.keys:
             return grant
-        address = address_of(request)
+        address = self.address_of(request)
         wait = self.buckets.wait(("wrong", address), 1, WRONG_KEYS)
         proven = (address, grant.key) in self._proven
         if wait and not proven:
@@ -66,12 +77,13 @@ class AccessControl:
             _remember(self._proven, (address, grant.key))
         return self._within_collection(grant)
 
-    def admit(self, request: Request, least: Access) -> None:
+    def admit(self, request: Request, least: Access, *, adds: bool = False) -> None:
         """Check the key of a request and charge its quota, before the body is read.
 
         Args:
             request: The request.
             least: The access that it needs.
+            adds: Whether it adds a picture.
 
         Raises:
             ApiError: 401 without a valid key, 403 if the key does not allow it, 429 beyond its quota.
@@ -84,24 +96,24 @@ class AccessControl:
             raise ApiError(401, "key_needed", message, {"WWW-Authenticate": f'ApiKey header="{KEY_HEADER}"'})
         if grant.access < least:
             raise ApiError(403, "read_only", "this key may read but not write")
-        self._charge(request, grant, least)
+        self._charge(request, grant, least, adds)
 
     def _within_collection(self, grant: Grant) -> Grant:
         if grant.collections and self.collection not in grant.collections:
             return grant._replace(access=Access.NONE)
         return grant
 
-    def _charge(self, request: Request, grant: Grant, least: Access) -> None:
+    def _charge(self, request: Request, grant: Grant, least: Access, adds: bool) -> None:
         quota = self.quota.updated(grant.quota)
         amounts: dict[str, float] = {"reads": 1}
         if least is Access.WRITE:
             amounts = {"writes": 1}
-            if request.method == "POST":
+            if adds:
                 amounts["items"] = 1
         if request.method == "POST":
             amounts["megabytes"] = self._declared_bytes(request) / 1e6
         charges = []
-        client = grant.key or address_of(request)
+        client = grant.key or self.address_of(request)
         for name, amount in amounts.items():
             per_minute = getattr(quota, name)
             if per_minute is None:
@@ -113,29 +125,29 @@ class AccessControl:
         for charge in charges:  # only if none is exceeded
             self.buckets.take(*charge)
 
+    def address_of(self, request: Request) -> str:
+        """Return the address of the client: of IPv6 the first 64 bits, which belong to one customer.
+
+        A proxy that the user named gives the client as the last entry of ``X-Forwarded-For``. Anybody else could
+        invent a new address for every request.
+        """
+        peer = request.client.host if request.client else ""
+        try:
+            address = ipaddress.ip_address(peer)
+            forwarded = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+            if address in self.proxies and forwarded:
+                address = ipaddress.ip_address(forwarded)
+        except ValueError:
+            return peer
+        if address.version == 6 and not address.is_loopback:
+            return str(ipaddress.ip_network((address, 64), strict=False).network_address)
+        return str(address)
+
     def _declared_bytes(self, request: Request) -> int:
         digits = request.headers.get("content-length", "").lstrip("0") or "0"
         if "content-length" not in request.headers or not digits.isdecimal() or len(digits) > 18:
             return self.largest
         return min(int(digits), self.largest)
-
-
-def address_of(request: Request) -> str:
-    """Return the address of the client: of IPv6 the first 64 bits, which belong to one customer.
-
-    A proxy on this machine names the client as the last entry of ``X-Forwarded-For``.
-    """
-    peer = request.client.host if request.client else ""
-    try:
-        address = ipaddress.ip_address(peer)
-        forwarded = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
-        if address.is_loopback and forwarded:
-            address = ipaddress.ip_address(forwarded)
-    except ValueError:
-        return peer
-    if address.version == 6 and not address.is_loopback:
-        return str(ipaddress.ip_network((address, 64), strict=False).network_address)
-    return str(address)
 
 
 def key_of(request: Request) -> str | None:

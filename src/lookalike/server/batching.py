@@ -1,21 +1,21 @@
 """A bounded queue in front of the model, worked off in batches by one thread.
 
 While the thread computes one batch, the next one collects. Batches therefore grow with the load, and a single picture
-never waits for others. Cancelled and timed-out jobs are skipped. Closing accepts no new jobs and finishes the old ones.
+never waits for others. Clients take turns. Cancelled and timed-out jobs are skipped. Closing accepts no new jobs and
+finishes the old ones.
 """
 
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Condition, Thread
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from lookalike.data.cropping import Pixels
-from lookalike.inference.model import TrainedModel
+from lookalike.data.cropping import Pixels, stacks
+from lookalike.inference.picture_model import PictureModel
+from lookalike.server.turns import CLIENT, TurnQueue
 
 Vector = NDArray[np.float32]
 
@@ -27,7 +27,7 @@ class QueueFull(Exception):  # noqa: N818 - names the state, as queue.Full does
 class _Job(NamedTuple):
     future: "Future[Any]"
     crop: Pixels | None  # (size, size, 3) of a picture to embed; None for ``work``
-    work: Callable[[TrainedModel], Any] | None  # any other use of the model; runs alone
+    work: Callable[[PictureModel], Any] | None  # any other use of the model; runs alone
 
 
 class Batcher:
@@ -41,13 +41,12 @@ class Batcher:
     """
 
     def __init__(
-        self, model: TrainedModel, *, queue: int, batch: int, observe: Callable[[int], None] = lambda _: None
+        self, model: PictureModel, *, queue: int, batch: int, observe: Callable[[int], None] = lambda _: None
     ) -> None:
         self._model = model
-        self._max_jobs = queue
         self._max_batch = batch
         self._observe = observe
-        self._jobs: deque[_Job] = deque()
+        self._jobs: TurnQueue[_Job] = TurnQueue(queue)
         self._changed = Condition()
         self._thread: Thread | None = None
         self._closed = False
@@ -55,6 +54,11 @@ class Batcher:
     def __len__(self) -> int:
         """Return the number of waiting jobs."""
         return len(self._jobs)
+
+    def has_room(self) -> bool:
+        """Return whether the queue would accept a job of the client of the current request."""
+        with self._changed:
+            return self._jobs.has_room(CLIENT.get())
 
     def embed(self, crop: Pixels) -> "Future[Vector]":
         """Queue one picture.
@@ -66,11 +70,11 @@ class Batcher:
             A future of the vector (D,).
 
         Raises:
-            QueueFull: If the queue is full or closed.
+            QueueFull: If the queue is full or closed. The future fails with it if another client takes the place.
         """
         return self._submit(_Job(Future(), crop, None))
 
-    def run(self, work: Callable[[TrainedModel], Any]) -> "Future[Any]":
+    def run(self, work: Callable[[PictureModel], Any]) -> "Future[Any]":
         """Queue ``work(model)``, which runs alone.
 
         Args:
@@ -96,39 +100,50 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise QueueFull("the server is closing")
-            if len(self._jobs) >= self._max_jobs:
+            client = CLIENT.get()
+            if not self._jobs.has_room(client):
                 raise QueueFull(f"{len(self._jobs)} pictures are waiting for the model")
             if self._thread is None:
                 self._thread = Thread(target=self._loop, name="model", daemon=True)
                 self._thread.start()
-            self._jobs.append(job)
+            displaced = self._jobs.add(job, client)
             self._changed.notify()
+        if displaced is not None and displaced.future.set_running_or_notify_cancel():
+            displaced.future.set_exception(QueueFull("other clients are waiting for the model"))
         return job.future
 
     def _loop(self) -> None:
         while True:
-            jobs = self._next_batch()
+            jobs, clients = self._next_batch()
             if jobs:
                 self._compute(jobs)
             elif self._closed:
                 return
+            with self._changed:
+                for client in clients:
+                    self._jobs.done(client)
 
-    def _next_batch(self) -> list[_Job]:
-        """Wait for jobs; take them in order of arrival. ``work`` is always a batch of its own."""
+    def _next_batch(self) -> tuple[list[_Job], list[str]]:
+        """Wait for jobs; take them in turn. ``work`` is always a batch of its own."""
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
             batch: list[_Job] = []
-            while self._jobs and len(batch) < self._max_batch:
-                runs_alone = self._jobs[0].work is not None
+            clients: list[str] = []  # also of jobs that were cancelled
+            while len(batch) < self._max_batch:
+                first = self._jobs.next()
+                if first is None:
+                    break
+                runs_alone = first.work is not None
                 if batch and runs_alone:
                     break
-                job = self._jobs.popleft()
+                job, client = self._jobs.take()
+                clients.append(client)
                 if not job.future.set_running_or_notify_cancel():
                     continue
                 batch.append(job)
                 if runs_alone:
                     break
-            return batch
+            return batch, clients
 
     def _compute(self, jobs: list[_Job]) -> None:
         try:
@@ -150,5 +165,4 @@ class Batcher:
 
     def _embed(self, crops: list[Pixels]) -> Vector:
         self._observe(len(crops))
-        vectors: Vector = self._model.vectors(torch.from_numpy(np.stack(crops))).float().cpu().numpy()
-        return vectors
+        return np.concatenate([self._model.embed_crops(stack) for stack in stacks(crops)])

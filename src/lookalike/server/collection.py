@@ -4,36 +4,39 @@ Reads run in parallel. Changes run one after the other: two uploads of one file 
 never removes a file that an addition has just written.
 """
 
+import json
 import time
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import numpy as np
-
 from lookalike._util.files import flush, remove_unfinished, replacing
 from lookalike.index import filters
 from lookalike.index.base import Index
-from lookalike.index.folder import ChangedPicture, check_unchanged
-from lookalike.index.items import Hit, Item, check_items
-from lookalike.index.reranking import search_reranked
-from lookalike.index.storage import IndexInUse
+from lookalike.index.calibrating import load_calibration
+from lookalike.index.filters import Where
+from lookalike.index.folder import ChangedPicture, check_unchanged, content_stamp
+from lookalike.index.items import Item, check_items
+from lookalike.index.querying import Options, Results, find, find_copies
+from lookalike.index.storage import UPLOADS
 from lookalike.index.suggestions import check_keys, metadata_keys
+from lookalike.retrieval.calibration import FILE as CALIBRATION
+from lookalike.retrieval.calibration import Calibration
 from lookalike.server.batching import Vector
 from lookalike.server.errors import ApiError, busy, invalid
-from lookalike.server.limits import MOST_POINTS
-from lookalike.server.projection import project
-from lookalike.server.schemas import Map, Point, name_of
+from lookalike.server.schemas import MetadataField
 
-UPLOADS = "uploads"
-DUPLICATE_DISTANCE = 0.01  # a file that is farther away cannot be the uploaded one
-DUPLICATE_CANDIDATES = 8  # nearest files that are compared byte by byte
-MAP_SEED = 0
 FILTER_COLUMNS = ("id", "label")  # columns that a filter may name; paths stay private
 KEYS_CACHE_SECONDS = 10
-ATTEMPTS = 5  # at a map or a re-ranking while items are being deleted
+MOST_DESCRIBED = 100_000  # items that are read to learn their metadata keys and values
+MOST_VALUES = 100  # of a metadata field, for filters
+LONGEST_VALUE = 1000  # characters of such a value
+MOST_FIELDS = 200  # that are described, the most frequent ones
+ATTEMPTS = 5  # at a re-ranking while items are being deleted
 
 
 class Collection:
@@ -47,10 +50,10 @@ class Collection:
         self.idx = idx
         remove_unfinished(idx.path / UPLOADS)
         self._write_lock = Lock()
-        self._map_lock = Lock()
         self._keys_lock = Lock()
-        self._map: tuple[Any, Map] | None = None
         self._keys: tuple[Any, set[str]] | None = None
+        self._fields: tuple[Any, list[MetadataField]] | None = None
+        self._calibration: tuple[Any, Calibration | None] | None = None
         self._changes = 0
 
     def get(self, item_id: str) -> Item:
@@ -64,6 +67,17 @@ class Collection:
             raise _not_found()
         return item
 
+    def get_all(self, ids: list[str]) -> list[Item]:
+        """Return the items with these ids.
+
+        Raises:
+            ApiError: 404 if one is missing.
+        """
+        items = [item for item in self.idx.get(ids) if item is not None]
+        if len(items) < len(ids):
+            raise _not_found()
+        return items
+
     def vector(self, item_id: str) -> Vector:
         """Return the vector (D,) of an item.
 
@@ -76,33 +90,58 @@ class Collection:
             raise _not_found() from None
         return vector
 
-    def search(self, vector: Vector, k: int, where: str | None, *, rerank: str, without: str | None) -> list[Hit]:
+    def search(self, vector: Vector, options: Options) -> Results:
         """Return the nearest items.
 
         Args:
             vector: The query (D,).
-            k: Number of hits.
-            where: A checked filter.
-            rerank: A method of ``lookalike.index.reranking``.
-            without: Id of an item to leave out.
+            options: Checked options.
 
         Returns:
-            At most ``k`` hits, in the order of the re-ranking.
+            The results.
 
         Raises:
-            ApiError: 422 if the filter names an unknown key, 503 if the index keeps changing.
+            ApiError: 422 if the filter names an unknown key or there are no probabilities, 503 if the index keeps
+                changing.
         """
         for _ in range(ATTEMPTS):
             try:
-                hits = search_reranked(self.idx, vector[None], k, where, rerank, without)[0]
+                results = find(self.idx, vector, options, self.calibration())
             except KeyError:  # an item was deleted in between
                 continue
-            if not hits:
-                self._refuse_unknown_keys(where)
-            return hits
+            except ValueError as error:
+                raise invalid(str(error)) from None
+            if not results.results:
+                self._refuse_unknown_keys(options.where)
+            return results
         raise busy("the collection is changing")
 
-    def items(self, where: str | None, after: str | None, limit: int) -> list[Item]:
+    def copies(self, data: bytes, vector: Vector) -> list[str]:
+        """Return the ids of the items with just these bytes: indexed files, and what was uploaded here."""
+        ids = find_copies(self.idx, vector, data)
+        uploaded = upload_id(data)
+        if self.idx.get([uploaded])[0] is not None:
+            ids.append(uploaded)
+        return ids
+
+    def fields(self) -> list[MetadataField]:
+        """Describe the metadata fields of all items, in a large collection of a sample, for filters."""
+        with self._keys_lock:
+            state = self.state()
+            if self._fields is None or self._fields[0] != state:
+                self._fields = (state, describe_fields(self.idx.sample(MOST_DESCRIBED)))
+            return self._fields[1]
+
+    def calibration(self) -> Calibration | None:
+        """Return the calibration; it is read again after a change of the index or of the file."""
+        file = self.idx.home / CALIBRATION
+        changed = file.stat().st_mtime_ns if file.is_file() else 0
+        state = (self.state(), changed)
+        if self._calibration is None or self._calibration[0] != state:
+            self._calibration = (state, load_calibration(self.idx))
+        return self._calibration[1]
+
+    def items(self, where: Where, after: str | None, limit: int) -> list[Item]:
         """Return at most ``limit`` items in order of id, starting behind the id ``after``.
 
         Raises:
@@ -121,6 +160,7 @@ class Collection:
         label: str,
         metadata: dict[str, Any],
         most_items: int | None = None,
+        others: Mapping[str, Vector] | None = None,
     ) -> tuple[str, bool]:
         """Add an uploaded picture. It is on the disk when this returns.
 
@@ -131,6 +171,7 @@ class Collection:
             label: The label, possibly empty.
             metadata: JSON values by key.
             most_items: Largest number of items in the collection.
+            others: Vectors of second models, by fingerprint.
 
         Returns:
             The id, and whether the item is new.
@@ -143,30 +184,42 @@ class Collection:
             return existing_id, False
         item = Item(upload_id(data), "", label, metadata)
         file = self._upload_file(item.id)
-        with self._write_lock:
+        with self._write_lock, self.idx.writing():
             if most_items is not None and self.idx.count() >= most_items and self.idx.get([item.id])[0] is None:
                 raise ApiError(403, "full", f"the collection may have at most {most_items:,} items")
             # The picture first, then the entry: the entry is what counts.
             with replacing(file, private=True) as unfinished:
                 unfinished.write_bytes(jpeg)
             flush(file.parent)
-            try:
-                created = self.idx.add([item], vector[None]) == 1
-            except IndexInUse:
-                if self.idx.get([item.id])[0] is None:
-                    file.unlink(missing_ok=True)
-                raise
+            by_model = {fingerprint: {item.id: other} for fingerprint, other in (others or {}).items()}
+            created = self.idx.add([item], vector[None], [content_stamp(jpeg)], by_model) == 1
             self._changes += 1
         return item.id, created
 
+    def changed(self) -> None:
+        """Forget what was computed from labels and metadata: they have changed."""
+        self._changes += 1
+
     def delete(self, item_id: str) -> None:
         """Delete an item, and its picture if it was uploaded. Indexed files are never touched."""
-        with self._write_lock:
-            item = self.get(item_id)
-            self.idx.delete([item_id])
-            if not item.path:
-                self._upload_file(item_id).unlink(missing_ok=True)
-            self._changes += 1
+        with self._write_lock, self.idx.writing():
+            self.get(item_id)
+            self._delete([item_id])
+
+    def delete_all(self, ids: list[str]) -> int:
+        """Delete the items that exist, as ``delete``; returns how many they were."""
+        with self._write_lock, self.idx.writing():
+            existing = [item.id for item in self.idx.get(ids) if item is not None]
+            if existing:
+                self._delete(existing)
+            return len(existing)
+
+    def _delete(self, ids: list[str]) -> None:
+        uploaded = [item.id for item in self.idx.get(ids) if item is not None and not item.path]
+        self.idx.delete(ids)
+        for item_id in uploaded:
+            self._upload_file(item_id).unlink(missing_ok=True)
+        self._changes += 1
 
     def read(self, item: Item) -> bytes:
         """Read the file of an item's picture.
@@ -174,9 +227,7 @@ class Collection:
         Raises:
             ApiError: 410 if the file is missing or unreadable, or has changed since it was indexed.
         """
-        stamp = ""
-        if item.path:
-            stamp = self.idx.stamps([item.id]).get(item.id, "")
+        stamp = self.idx.stamps([item.id]).get(item.id, "")
         path = self._file(item)
         try:
             if not path.is_file():
@@ -209,41 +260,16 @@ class Collection:
             raise _gone() from None
         return blake2b(f"{item.id} {status.st_mtime_ns} {status.st_size}".encode(), digest_size=12).hexdigest()
 
-    def map(self) -> Map:
-        """Return the map of the collection. It is computed again only after a change."""
-        with self._map_lock:
-            state = self._state()
-            if self._map is None or self._map[0] != state:
-                self._map = (state, self._compute_map())
-            return self._map[1]
-
-    def _compute_map(self) -> Map:
-        for _ in range(ATTEMPTS):
-            items = self.idx.items()
-            sampled = len(items) > MOST_POINTS
-            if sampled:
-                chosen = np.random.default_rng(MAP_SEED).choice(len(items), MOST_POINTS, replace=False)
-                items = [items[i] for i in np.sort(chosen)]
-            try:
-                positions = project(self.idx.vectors([item.id for item in items]))
-            except KeyError:  # an item was deleted in between
-                continue
-            points = []
-            for item, (x, y) in zip(items, positions.tolist(), strict=True):
-                points.append(Point(id=item.id, x=x, y=y, label=item.label, name=name_of(item)))
-            return Map(points=points, sampled=sampled)
-        raise busy("the collection is changing")
-
-    def _refuse_unknown_keys(self, where: str | None) -> None:
+    def _refuse_unknown_keys(self, where: Where) -> None:
         """Raise 422 if no item has a metadata key that the filter names."""
         conditions = filters.parse(where)
         if not any(condition.is_metadata for condition in conditions):
             return
-        if not self.idx.count():
-            return  # without items every key is unknown
+        if not 0 < self.idx.count() <= MOST_DESCRIBED:
+            return  # without items every key is unknown; with many, reading all keys takes too long
         with self._keys_lock:
             # Reading the keys reads every item, so they are cached; other programs may add new ones.
-            state = (self._state(), time.monotonic() // KEYS_CACHE_SECONDS)
+            state = (self.state(), time.monotonic() // KEYS_CACHE_SECONDS)
             if self._keys is None or self._keys[0] != state:
                 self._keys = (state, metadata_keys(self.idx))
             keys = self._keys[1]
@@ -254,16 +280,12 @@ class Collection:
 
     def _indexed_file(self, data: bytes, vector: Vector) -> str | None:
         """Return the id of an indexed file with just these bytes; it must be among the nearest."""
-        for item, distance in self.idx.search(vector[None], DUPLICATE_CANDIDATES)[0]:
-            if not item.path or distance >= DUPLICATE_DISTANCE:
-                continue
-            with suppress(OSError):
-                if item.file.stat().st_size == len(data) and item.file.read_bytes() == data:
-                    return item.id
-        return None
+        copies = find_copies(self.idx, vector, data)
+        return copies[0] if copies else None
 
-    def _state(self) -> tuple[int, int]:
-        return self._changes, self.idx.count()
+    def state(self) -> tuple[Any, ...]:
+        """Return something that changes when an item does, here or in another process."""
+        return self._changes, self.idx.version()
 
     def _file(self, item: Item) -> Path:
         if item.path:
@@ -277,6 +299,26 @@ class Collection:
 def upload_id(data: bytes) -> str:
     """Return the id of an uploaded file: a digest of its bytes."""
     return blake2b(data, digest_size=16, person=b"upload").hexdigest()
+
+
+def describe_fields(items: list[Item]) -> list[MetadataField]:
+    """Describe the metadata of items: each field with its most frequent values, or its range if all are numbers."""
+    values: dict[str, list[Any]] = {}
+    for item in items:
+        for key, value in item.metadata.items():
+            if isinstance(value, (str, int, float)):  # bool is an int
+                values.setdefault(key, []).append(value)
+    fields = []
+    frequent = sorted(values, key=lambda key: -len(values[key]))[:MOST_FIELDS]
+    for key in sorted(frequent):
+        numbers = [value for value in values[key] if not isinstance(value, (str, bool))]
+        if len(numbers) == len(values[key]):
+            fields.append(MetadataField(key=key, least=min(numbers), most=max(numbers), values=[]))
+        else:
+            texts = Counter(json.dumps(value) if isinstance(value, bool) else str(value) for value in values[key])
+            common = [text for text, _ in texts.most_common(MOST_VALUES) if len(text) <= LONGEST_VALUE]
+            fields.append(MetadataField(key=key, least=None, most=None, values=sorted(common)))
+    return fields
 
 
 def check_where(text: str | None) -> str | None:

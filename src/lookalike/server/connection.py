@@ -28,12 +28,17 @@ class GuardedProtocol(H11Protocol):
     _answer_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept a connection, unless there are too many."""
+        """Accept a connection. If there are too many, the one that has waited longest for headers is closed."""
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
-            transport.abort()
-            return
         self._watch_headers()
+        if len(self.connections) > MOST_CONNECTIONS:
+            # This connection is one of them; who sends a request at once is never the one that has waited longest.
+            waiting = {}
+            for other in self.connections:
+                if isinstance(other, GuardedProtocol) and other._header_timer is not None:
+                    waiting[other] = other._header_timer.when()
+            longest = min(waiting, key=lambda other: waiting[other])
+            longest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all timers."""

@@ -13,10 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +24,7 @@ import lookalike
 from lookalike.data.decode_worker import read_message, write_message
 from lookalike.data.safe_decode import Decoded, Job
 from lookalike.server.errors import ApiError, busy
+from lookalike.server.turns import TurnQueue
 
 COMMAND = (sys.executable, "-c", "from lookalike.data.decode_worker import main; main()")
 CLOSING = "the server is closing"
@@ -42,6 +41,8 @@ class LaneLimits(NamedTuple):
         cpu_seconds: Processor time per picture.
         seconds: Time per picture by the clock.
         waiting: Largest number of waiting pictures.
+        decoded_megabytes: Largest sum of width x height x channels of all pictures that are decoded or wait.
+            The quick lane needs none: each of its processes decodes one picture of at most 40 MB.
     """
 
     workers: int
@@ -49,12 +50,13 @@ class LaneLimits(NamedTuple):
     cpu_seconds: int
     seconds: float
     waiting: int
+    decoded_megabytes: float = float("inf")
 
 
 QUICK = LaneLimits(
     workers=min(3, max(1, (os.cpu_count() or 1) - 1)), megabytes=200, cpu_seconds=2, seconds=6, waiting=512
 )
-SLOW = LaneLimits(workers=1, megabytes=900, cpu_seconds=10, seconds=20, waiting=8)
+SLOW = LaneLimits(workers=1, megabytes=900, cpu_seconds=10, seconds=20, waiting=8, decoded_megabytes=900)
 
 
 class _Task:
@@ -65,6 +67,7 @@ class _Task:
         self.data = data
         self.client = client
         self.given_up_at = time.monotonic() + max(MIN_WAIT_SECONDS, seconds / WAIT_DIVISOR)
+        self.decoded_bytes = 0  # unknown until the quick lane has read the header
         self.future: Future[Decoded] = Future()
 
     def fail(self, error: Exception) -> None:
@@ -116,6 +119,7 @@ class Decoder:
     def _finish_or_promote(self, task: _Task, worker: "_Worker") -> None:
         answer = worker.run(task.job._replace(quick=True), task.data)
         if answer[0].get("costly") or answer[0].get("out_of_memory"):
+            task.decoded_bytes = answer[0].get("decoded_bytes", 0)
             self._slow.add(task)
         else:
             _set_result(task, answer)
@@ -131,9 +135,8 @@ class _Lane:
         self._name = name
         self._limits = limits
         self._finish = finish
-        self._waiting: list[tuple[int, int, int, _Task]] = []
-        self._outstanding: Counter[str] = Counter()
-        self._added = 0
+        self._waiting: TurnQueue[_Task] = TurnQueue(limits.waiting)
+        self._decoded_bytes = 0  # of all pictures that are decoded or wait
         self._changed = threading.Condition()
         self._workers: list[_Worker] = []
         self._closed = False
@@ -152,21 +155,25 @@ class _Lane:
             if self._closed:
                 task.fail(busy(CLOSING))
                 return
-            if len(self._waiting) >= self._limits.waiting:
+            if not self._waiting.has_room(task.client):
                 task.fail(busy(f"{len(self._waiting)} pictures are waiting to be decoded"))
                 return
-            self._added += 1
-            rank = self._outstanding[task.client]  # the client's first picture goes before anybody's second
-            self._outstanding[task.client] += 1
-            heappush(self._waiting, (rank, len(task.data), self._added, task))
+            limit = 1_000_000 * self._limits.decoded_megabytes
+            if self._decoded_bytes and self._decoded_bytes + task.decoded_bytes > limit:
+                task.fail(busy(f"pictures of {self._decoded_bytes / 1e6:.0f} MB are being decoded or wait"))
+                return
+            self._decoded_bytes += task.decoded_bytes
+            displaced = self._waiting.add(task, task.client, len(task.data))
+            if displaced is not None:
+                self._decoded_bytes -= displaced.decoded_bytes
+                displaced.fail(busy("pictures of other clients are waiting to be decoded"))
             self._changed.notify()
 
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            for *_, task in self._waiting:
+            for task in self._waiting.clear():
                 task.fail(busy(CLOSING))
-            self._waiting.clear()
             self._changed.notify_all()
             for worker in self._workers:
                 worker.close()
@@ -179,7 +186,8 @@ class _Lane:
                 if self._closed:
                     worker.close()
                     return
-                task = heappop(self._waiting)[-1]
+                task, _ = self._waiting.take()
+                decoded_bytes = task.decoded_bytes  # the quick lane changes it when a task moves on
             try:
                 if time.monotonic() >= task.given_up_at:
                     raise busy("too many pictures are waiting to be decoded")
@@ -192,9 +200,8 @@ class _Lane:
                 task.fail(error)
             finally:
                 with self._changed:
-                    self._outstanding[task.client] -= 1
-                    if not self._outstanding[task.client]:
-                        del self._outstanding[task.client]
+                    self._decoded_bytes -= decoded_bytes
+                    self._waiting.done(task.client)
 
 
 class _Worker:
@@ -214,7 +221,7 @@ class _Worker:
                 [*COMMAND, str(self._limits.megabytes)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=_environment(),
+                env=environment(),
             )
 
     def close(self) -> None:
@@ -286,8 +293,7 @@ def _set_result(task: _Task, answer: tuple[dict[str, Any], bytes]) -> None:
         raise ApiError(422, "too_costly", "decoding takes too much memory")
     pixels = None
     if task.job.crop is not None:
-        size = task.job.crop.size
-        pixels = np.frombuffer(bytearray(data[: header["pixel_bytes"]]), np.uint8).reshape(size, size, 3)
+        pixels = np.frombuffer(bytearray(data[: header["pixel_bytes"]]), np.uint8).reshape(header["shape"])
     jpeg = None
     if task.job.jpeg_side is not None:
         jpeg = data[header["pixel_bytes"] :]
@@ -296,8 +302,8 @@ def _set_result(task: _Task, answer: tuple[dict[str, Any], bytes]) -> None:
         task.future.set_result(Decoded((width, height), pixels, jpeg))
 
 
-def _environment() -> dict[str, str]:
-    """The environment without keys and tokens: a decoder needs none."""
+def environment() -> dict[str, str]:
+    """Return the environment without keys and tokens, for processes that need none."""
     environment = {}
     for name in ("PATH", "HOME", "LANG", "LC_ALL", "SYSTEMROOT", "TMPDIR", "LD_LIBRARY_PATH", "COVERAGE_PROCESS_START"):
         if name in os.environ:

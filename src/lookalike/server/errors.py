@@ -23,7 +23,7 @@ DESCRIPTIONS = {
     403: "This key does not allow it, or the request comes from another site.",
     404: "Not found.",
     408: "The request took too long to arrive.",
-    409: "This model cannot do that.",
+    409: "This model cannot do that, or it is being improved.",
     410: "The picture of this item is missing or has changed since it was indexed.",
     413: "More bytes or pixels than allowed.",
     415: "Not a multipart form, or not a picture in a supported format.",

@@ -7,8 +7,11 @@ machine. There may be several of a kind, one per line, so that an old key stays 
 Indented lines below a key, with a colon, limit it:
 
     a-key-for-the-shop
+        name: anna
         collections: birds, fish
         reads-per-minute: 600
+
+The name is what the history of marks and labels shows; it gives no right.
 """
 
 import hmac
@@ -26,6 +29,8 @@ WRITE_VARIABLE = "LOOKALIKE_WRITE_KEY"
 SHORTEST = 16  # characters; shorter keys can be guessed
 COLLECTIONS = "collections"
 PER_MINUTE = "-per-minute"
+NAME = "name"
+LONGEST_NAME = 64
 INDEX_SUFFIX = ".idx"
 
 
@@ -43,10 +48,12 @@ class Rules(NamedTuple):
     Attributes:
         collections: Names of the collections that it is for; empty for all.
         quota: Its quota, where it differs from the server's.
+        name: Who uses it, for the history of marks and labels.
     """
 
     collections: tuple[str, ...] = ()
     quota: Quota = Quota()
+    name: str = ""
 
 
 class Grant(NamedTuple):
@@ -57,12 +64,14 @@ class Grant(NamedTuple):
         key: The key; empty if there is none or it is wrong.
         collections: Names of the collections that it is for; empty for all.
         quota: Its quota, where it differs from the server's.
+        name: Who uses it, for the history of marks and labels.
     """
 
     access: Access
     key: str = ""
     collections: tuple[str, ...] = ()
     quota: Quota = Quota()
+    name: str = ""
 
 
 @dataclass(frozen=True, repr=False)  # no repr: keys must not appear in a log
@@ -191,10 +200,14 @@ def _limited(rules: Rules, name: str, value: str) -> Rules:
         if not all(names):
             raise ValueError(f"{COLLECTIONS} must be names of indexes, separated by commas")
         return rules._replace(collections=tuple(names))
+    if name == NAME:
+        if not 0 < len(value) <= LONGEST_NAME or not value.isprintable():
+            raise ValueError(f"{NAME} must be a printable text of at most {LONGEST_NAME} characters")
+        return rules._replace(name=value)
     quantities = [quantity.name for quantity in fields(Quota)]
     quantity = name.removesuffix(PER_MINUTE)
     if quantity not in quantities or not name.endswith(PER_MINUTE):
-        allowed = ", ".join([COLLECTIONS, *(word + PER_MINUTE for word in quantities)])
+        allowed = ", ".join([NAME, COLLECTIONS, *(word + PER_MINUTE for word in quantities)])
         raise ValueError(f"an indented line limits the key above it; expected one of {allowed}, then a colon")
     if quantity == "megabytes":
         quota = Quota(megabytes=decimal(value))

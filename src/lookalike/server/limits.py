@@ -3,16 +3,15 @@
 from dataclasses import dataclass
 
 from lookalike._util.settings import check_settings, setting
+from lookalike.data.safe_decode import PILLOW_MAX_PIXELS
 
 MOST_HITS = 200  # per search
 MOST_ITEMS = 500  # per page of a listing
-MOST_POINTS = 2000  # on the map
-MOST_SCANS = 200  # per progressive JPEG; a small file with thousands of scans would decode for an hour
-LONGEST_UPLOAD_SIDE = 32_768  # pixels per side of an uploaded picture
-MOST_ELONGATED = 200  # longer side of an uploaded picture, in shorter sides
+MOST_POINTS = 100_000  # on the map; of more items a random sample
 LARGEST_FIELD = 16 * 1024  # bytes per text field of a form
 LARGEST_SIDE = 4096  # pixels per side of a picture that is sent
-PILLOW_MAX_PIXELS = 89_478_485  # above this, Pillow warns or refuses by itself
+LARGEST_PAGE = 1_000_000  # characters of labels and metadata on a page of a listing
+ANSWER_MEMORY = 100_000_000  # bytes of answers that are being sent; small ones do not count
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,17 @@
-"""Prometheus metrics. Each app has its own registry, so that several can run in one process."""
+"""Prometheus metrics. Each app has its own registry, so that several can run in one process.
 
+With several workers, each writes its values to files in the folder PROMETHEUS_MULTIPROC_DIR, and any of them answers
+for all: counts and gauges are sums over the workers.
+"""
+
+import os
 from collections.abc import Callable
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from lookalike.server.errors import DESCRIPTIONS
+from lookalike.server.workers import METRICS_FOLDER
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -35,9 +42,17 @@ class Metrics:
             buckets=(1, 2, 4, 8, 16, 32, 64),
             registry=self.registry,
         )
-        self.waiting = Gauge("lookalike_queue_length", "Pictures waiting for the model.", registry=self.registry)
-        self.in_flight = Gauge("lookalike_requests_in_flight", "Requests being answered.", registry=self.registry)
-        self.items = Gauge("lookalike_items", "Items in the index.", registry=self.registry)
+        self.waiting = self._sum("lookalike_queue_length", "Pictures waiting for the model.")
+        self.in_flight = self._sum("lookalike_requests_in_flight", "Requests being answered.")
+        self._sum("lookalike_workers", "Processes that answer requests.").set(1)
+        self.items = Gauge(
+            "lookalike_items", "Items in the index.", registry=self.registry, multiprocess_mode="mostrecent"
+        )
+        self._queue_length: Callable[[], int] = lambda: 0
+
+    def _sum(self, name: str, text: str) -> Gauge:
+        """A gauge that adds up over the living workers."""
+        return Gauge(name, text, registry=self.registry, multiprocess_mode="livesum")
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Record one answered request.
@@ -57,10 +72,21 @@ class Metrics:
         self.seconds.labels(route).observe(seconds)
 
     def watch_queue(self, length: Callable[[], int]) -> None:
-        """Read the queue length from ``length`` at every scrape."""
-        self.waiting.set_function(length)
+        """Read the queue length from ``length`` at every request."""
+        self._queue_length = length
+
+    def track(self, in_flight: int) -> None:
+        """Record how many requests are being answered, and how many pictures wait."""
+        self.in_flight.set(in_flight)
+        self.waiting.set(self._queue_length())
 
     def text(self, items: int) -> bytes:
         """Return all metrics in the Prometheus text format; ``items`` is the size of the index."""
         self.items.set(items)
-        return generate_latest(self.registry)
+        self.waiting.set(self._queue_length())
+        registry = self.registry
+        folder = os.environ.get(METRICS_FOLDER)
+        if folder:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry, folder)
+        return generate_latest(registry)

@@ -4,20 +4,29 @@ Incoming:
 
 - The name in ``Host`` must be ours. This stops DNS rebinding: a foreign page whose name points here sends its own name.
 - A browser's cross-site request may not change anything.
-- The number of parallel requests and the bytes of the body are limited. Bytes are counted as they arrive.
+- The number of parallel requests and the bytes of the body are limited. Bytes are counted as they arrive. One client
+  may have as many requests in progress as it leaves to others, so that nobody can take all places and keep them.
 
-Outgoing: security headers on every answer. Exceptions become ``{"error": ...}``; the traceback goes to the log.
+Outgoing: security headers on every answer. Large answers are sent in pieces, as fast as the client reads. A request is
+in progress until then, and the bytes of all large answers are limited. Exceptions become ``{"error": ...}``; the
+traceback goes to the log.
 """
 
+import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from contextlib import nullcontext
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lookalike.server.budget import Budget
 from lookalike.server.errors import ApiError, busy
-from lookalike.server.limits import Limits
+from lookalike.server.limits import ANSWER_MEMORY, Limits
 from lookalike.server.metrics import UNMATCHED, Metrics
+from lookalike.server.turns import CLIENT
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +44,9 @@ HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-NEVER_BUSY = ("/healthz", "/metrics")  # answered under any load
+NEVER_BUSY = ("/health", "/healthz", "/ready", "/metrics")  # answered under any load
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+PIECE = 64 * 1024  # bytes of a large answer that are sent at a time
 
 
 class GuardMiddleware:
@@ -47,16 +57,28 @@ class GuardMiddleware:
         hosts: Accepted names in the ``Host`` header, without port. None accepts any.
         limits: Bounds on parallel requests and body size.
         metrics: Where requests are recorded.
+        client_of: Tells who sends a request.
     """
 
-    def __init__(self, app: ASGIApp, *, hosts: Collection[str] | None, limits: Limits, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        hosts: Collection[str] | None,
+        limits: Limits,
+        metrics: Metrics,
+        client_of: Callable[[Request], str],
+    ) -> None:
         self.app = app
+        self.client_of = client_of
         self.limits = limits
         self.metrics = metrics
         self.hosts = None
         if hosts is not None:
             self.hosts = frozenset(map(str.lower, hosts))
+        self.answers = Budget(ANSWER_MEMORY, "too many large answers are being sent", fair=True)
         self.in_flight = 0
+        self.in_flight_of: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -71,19 +93,38 @@ class GuardMiddleware:
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
         status = 0
+        head: Message | None = None  # is sent with the first bytes of the body
+        refused: ApiError | None = None
 
         async def guarded_send(message: Message) -> None:
-            nonlocal status
+            nonlocal status, head, refused
             if message["type"] == "http.response.start":
-                status = message["status"]
-                message = {**message, "headers": _with_security_headers(message.get("headers", []))}
-            await send(message)
+                head = {**message, "headers": _with_security_headers(message.get("headers", []))}
+                return
+            if refused is not None:
+                return
+            size = len(message.get("body", b""))
+            try:
+                with self.answers.hold(size, client) if size > PIECE else nullcontext():
+                    if head is not None:
+                        status = head["status"]
+                        await send(head)
+                        head = None
+                    await _send_in_pieces(send, message, self.limits.upload_seconds)
+            except ApiError as error:
+                refused = error
 
+        client = self.client_of(Request(scope))
+        CLIENT.set(client)
         self.in_flight += 1
-        self.metrics.in_flight.set(self.in_flight)
+        self.in_flight_of[client] += 1
+        self.metrics.track(self.in_flight)
         try:
-            self._check(scope)
+            self._check(scope, client)
             await self.app(scope, _limited(scope, receive, self.limits.upload_bytes), guarded_send)
+            if refused is not None:
+                answer, refused = refused.response(), None
+                await answer(scope, receive, guarded_send)
         except ApiError as error:
             await error.response()(scope, receive, guarded_send)
         except Exception as error:
@@ -93,18 +134,45 @@ class GuardMiddleware:
                 await failed.response()(scope, receive, guarded_send)
         finally:
             self.in_flight -= 1
-            self.metrics.in_flight.set(self.in_flight)
+            self.in_flight_of[client] -= 1
+            if not self.in_flight_of[client]:
+                del self.in_flight_of[client]
+            self.metrics.track(self.in_flight)
             self.metrics.observe(scope["method"], _route(scope), status, time.perf_counter() - started)
 
-    def _check(self, scope: Scope) -> None:
+    def _check(self, scope: Scope, client: str) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get(b"host", "").lower()
         if self.hosts is not None and _without_port(host) not in self.hosts:
             raise ApiError(421, "wrong_host", "the server does not accept the name in the header Host")
         if scope["method"] not in SAFE_METHODS and _is_cross_site(headers, host):
             raise ApiError(403, "cross_site", "requests from pages of other sites are refused")
-        if self.in_flight > self.limits.requests and scope["path"] not in NEVER_BUSY:
+        if scope["path"] in NEVER_BUSY:
+            return
+        free = self.limits.requests - self.in_flight
+        if free < 0:
             raise busy("too many requests are being answered")
+        if self.in_flight_of[client] > max(1, free):
+            raise busy("too many requests of this client are being answered")
+
+
+async def _send_in_pieces(send: Send, message: Message, seconds: float) -> None:
+    """Send a part of an answer. If the client does not read a large one in time, the rest is left out."""
+    body = message.get("body", b"")
+    if len(body) <= PIECE:
+        await send(message)
+        return
+
+    async def send_all() -> None:
+        for start in range(0, len(body), PIECE):
+            end = start + PIECE
+            more = end < len(body) or message.get("more_body", False)
+            await send({**message, "body": body[start:end], "more_body": more})
+
+    try:
+        await asyncio.wait_for(send_all(), seconds)
+    except asyncio.TimeoutError:  # the server closes the connection of an answer that is not complete
+        logger.warning("a client took more than %g seconds to read an answer", seconds)
 
 
 def _limited(scope: Scope, receive: Receive, max_bytes: int) -> Receive:

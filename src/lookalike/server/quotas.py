@@ -1,10 +1,13 @@
 """Quotas per key and minute, as token buckets: a minute's quota at once, then as it refills."""
 
 import math
+import sqlite3
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields
+from hashlib import blake2b
+from pathlib import Path
 
 from lookalike._util.settings import check_settings, setting
 from lookalike.server.errors import ApiError
@@ -19,7 +22,7 @@ class Quota:
 
     Args:
         reads: Requests that read, searches included.
-        writes: Requests that add or delete.
+        writes: Requests that add, delete, mark or label.
         items: Requests that add.
         megabytes: Size of request bodies. A body of unknown size counts as the largest that is allowed.
 
@@ -28,7 +31,7 @@ class Quota:
     """
 
     reads: int | None = setting(None, "requests that read, per key and minute", least=1)
-    writes: int | None = setting(None, "requests that add or delete, per key and minute", least=1)
+    writes: int | None = setting(None, "requests that add, delete, mark or label, per key and minute", least=1)
     items: int | None = setting(None, "pictures added, per key and minute", least=1)
     megabytes: float | None = setting(None, "uploaded megabytes, per key and minute", above=0)
 
@@ -75,6 +78,51 @@ class Buckets:
         now = self._clock()
         tokens, counted = self._tokens.get(name, (per_minute, now))
         return min(per_minute, tokens + (now - counted) * per_minute / MINUTE)
+
+
+class SharedBuckets(Buckets):
+    """Token buckets that all workers of a server share, in a SQLite file. They are as temporary as those in memory.
+
+    Args:
+        file: The file. Names, which include keys, are stored as digests.
+        clock: Seconds since the machine started, the same in all processes.
+    """
+
+    def __init__(self, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self._connection = sqlite3.connect(file, timeout=10, isolation_level=None, check_same_thread=False)
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = OFF")
+        self._connection.execute(
+            "CREATE TABLE IF NOT EXISTS buckets (name BLOB PRIMARY KEY, tokens REAL, counted REAL) WITHOUT ROWID"
+        )
+
+    def take(self, name: Hashable, amount: float, per_minute: float) -> None:
+        """Take ``amount``, whether it is there or not."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        tokens = self._filled(name, per_minute) - amount
+        self._connection.execute(
+            "INSERT OR REPLACE INTO buckets VALUES (?, ?, ?)", (_digest(name), tokens, self._clock())
+        )
+        (count,) = self._connection.execute("SELECT count(*) FROM buckets").fetchone()
+        if count > MOST_BUCKETS:
+            self._connection.execute(
+                "DELETE FROM buckets WHERE name IN (SELECT name FROM buckets ORDER BY counted LIMIT ?)",
+                (MOST_BUCKETS // 10,),
+            )
+        self._connection.execute("COMMIT")
+
+    def _filled(self, name: Hashable, per_minute: float) -> float:
+        now = self._clock()
+        row = self._connection.execute(
+            "SELECT tokens, counted FROM buckets WHERE name = ?", (_digest(name),)
+        ).fetchone()
+        tokens, counted = row or (per_minute, now)
+        return min(per_minute, tokens + (now - counted) * per_minute / MINUTE)
+
+
+def _digest(name: Hashable) -> bytes:
+    return blake2b(repr(name).encode(errors="surrogateescape"), digest_size=16).digest()
 
 
 def too_many(message: str, seconds: float) -> ApiError:

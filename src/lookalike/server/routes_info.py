@@ -1,19 +1,20 @@
-"""Information about the server: ``/healthz``, ``/metrics``, ``/model``, ``/labels`` and ``/map``."""
+"""Information about the server: health, readiness, metrics, the model, labels and fields."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from lookalike._util.untrusted import read_json, read_yaml
-from lookalike.inference.model import TrainedModel
+from lookalike.inference.picture_model import PictureModel
 from lookalike.server.context import Context
-from lookalike.server.errors import responses, with_timeout
+from lookalike.server.errors import RETRY, ApiError, responses, with_timeout
 from lookalike.server.keys import Access
 from lookalike.server.metrics import CONTENT_TYPE
-from lookalike.server.schemas import Health, IndexCard, LabelCount, Labels, Map, ModelCard
+from lookalike.server.schemas import Alive, Health, IndexCard, LabelCount, Labels, MetadataFields, ModelCard, Ready
 
+READY_SECONDS = 5.0
 METRICS_RESPONSE = {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
 
 
@@ -30,7 +31,25 @@ def routes(context: Context) -> APIRouter:
     idx = context.collection.idx
     seconds = context.limits.seconds
     can_read = [context.requires(Access.READ)]
-    card = model_card(idx.path, idx.about.run, context.model)
+    cards = {}
+    for served in context.served.values():
+        own = served.collection.idx
+        cards[served.name] = model_card(own.home, own.about.run, served.model)
+
+    @router.get("/health", responses=responses(), summary="Alive?")
+    async def health() -> Alive:
+        """Report that the process answers. A server that does not should be started again."""
+        return Alive()
+
+    @router.get("/ready", responses=responses(), summary="Ready?")
+    async def ready() -> Ready:
+        """Report that searches can be answered: the index can be read, and the model's queue has room. Else 503."""
+        context.first.refuse_if_full()
+        try:
+            await with_timeout(min(seconds, READY_SECONDS), context.in_index(idx.count))
+        except ApiError:
+            raise ApiError(503, "unavailable", "the index is unavailable: try again later", RETRY) from None
+        return Ready(writes=not context.read_only)
 
     @router.get("/healthz", responses=responses(504), summary="Alive?")
     async def healthz(request: Request) -> Health:
@@ -53,32 +72,55 @@ def routes(context: Context) -> APIRouter:
         return Response(context.metrics.text(items), headers={"Content-Type": CONTENT_TYPE})
 
     @router.get("/model", dependencies=can_read, responses=responses(401, 504), summary="The model's card")
-    async def model() -> ModelCard:
-        """Describe the model and its index."""
-        info = await with_timeout(seconds, context.in_index(idx.info))
+    async def model(
+        request: Request, model: Annotated[str | None, Query(description="name of a model; the first")] = None
+    ) -> ModelCard:
+        """Describe a model and its index."""
+        served = context.choose(model)
+        info = await with_timeout(seconds, context.in_index(served.collection.idx.info))
         index = IndexCard(kind=str(info["kind"]), count=int(info["count"]), backend=str(info["backend"]))
-        return ModelCard(**card, fingerprint=idx.fingerprint, has_weights=context.model.has_weights, index=index)
+        calibration = await with_timeout(seconds, context.in_index(served.collection.calibration))
+        note = None if calibration is None else calibration.describe()
+        return ModelCard(
+            **cards[served.name],
+            fingerprint=served.collection.idx.fingerprint,
+            calibration=note,
+            may_write=context.access.grant(request).access >= Access.WRITE,
+            models=list(context.served),
+            index=index,
+        )
 
-    @router.get("/labels", dependencies=can_read, responses=responses(401, 504), summary="Labels")
-    async def labels() -> Labels:
+    @router.get(
+        "/labels", response_model=Labels, dependencies=can_read, responses=responses(401, 504), summary="Labels"
+    )
+    async def labels() -> Response:
         """List all labels with the number of their items, most frequent first."""
-        counts = await with_timeout(seconds, context.in_index(idx.labels))
-        ordered = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
-        return Labels(labels=[LabelCount(label=label, count=count) for label, count in ordered])
 
-    @router.get("/map", dependencies=can_read, responses=responses(401, 504), summary="A map of the collection")
-    async def map_() -> Map:
-        """Place items in the unit square, similar ones close together; at most 2,000 of them."""
-        return await with_timeout(seconds, context.in_index(context.collection.map))
+        def count_labels() -> Labels:
+            ordered = sorted(idx.labels().items(), key=lambda entry: (-entry[1], entry[0]))
+            return Labels(labels=[LabelCount(label=label, count=count) for label, count in ordered])
+
+        return await with_timeout(seconds, context.as_json(count_labels))
+
+    @router.get(
+        "/fields",
+        response_model=MetadataFields,
+        dependencies=can_read,
+        responses=responses(401, 504),
+        summary="Metadata fields",
+    )
+    async def fields() -> Response:
+        """List the most frequent metadata fields with their values or ranges, for filters."""
+        return await with_timeout(seconds, context.as_json(lambda: MetadataFields(fields=context.collection.fields())))
 
     return router
 
 
-def model_card(index_folder: Path, run: str, model: TrainedModel) -> dict[str, Any]:
+def model_card(index_folder: Path, run: str, model: PictureModel) -> dict[str, Any]:
     """Describe a model from the files in the folder of its index.
 
     Args:
-        index_folder: The folder of the index.
+        index_folder: The folder of the index, or of its current version.
         run: The run that the model came from. Only its last name is shown.
         model: The loaded model.
 
@@ -86,28 +128,38 @@ def model_card(index_folder: Path, run: str, model: TrainedModel) -> dict[str, A
         The fields of ``ModelCard`` that do not change while the server runs.
     """
     folder = index_folder / "model"
-    embedder_settings = model.embedder.settings()
+    model_settings = model.settings()
     data = _read(folder / "data.json")
     evaluation = _read(folder / "figures.json")
     trained_on = data.get("name") or _read(folder / "settings.yaml").get("data")
     classes = _section(data, "training").get("classes")
     steps = evaluation.get("best_step")
-    metrics = {}
-    for name, value in _section(evaluation, "best").items():
-        if "@" in name and isinstance(value, (int, float)):
-            metrics[name] = float(value)
+    metrics = _metrics(_section(evaluation, "best"))
     return {
         "name": _last_name(run),
-        "backbone": str(embedder_settings["backbone"]),
-        "pooling": str(embedder_settings["pooling"]["name"]),
+        "backbone": str(model_settings["backbone"]),
+        "pooling": str(model_settings["pooling"]["name"]),
         "dim": model.dim,
         "input_size": model.spec.size,
+        "view": "whole" if model.spec.sees_whole else "crop",
         "distance": model.distance,
         "trained_on": _last_name(str(trained_on)) if trained_on else None,
         "classes": len(classes) if isinstance(classes, list) else None,
         "steps": steps if isinstance(steps, int) else None,
         "figures": metrics or None,
+        "has_weights": model.has_weights,
+        "can_match": model.can_match,
+        "text_refusal": model.text_refusal,
+        "baseline": _metrics(_section(evaluation, "backbone")) or None,
     }
+
+
+def _metrics(section: dict[str, Any]) -> dict[str, float]:
+    metrics = {}
+    for name, value in section.items():
+        if "@" in name and isinstance(value, (int, float)):
+            metrics[name] = float(value)
+    return metrics
 
 
 def _last_name(path: str) -> str:

@@ -6,13 +6,14 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BeforeValidator
 
 from lookalike._util.untrusted import parse_json
-from lookalike.index.items import ID
+from lookalike.index.filters import Where
+from lookalike.index.items import ID, encode_metadata
 from lookalike.server.batching import Vector
-from lookalike.server.collection import check_entry, check_where
+from lookalike.server.collection import Collection, check_entry, check_where
 from lookalike.server.context import Context
 from lookalike.server.errors import invalid, responses, with_timeout
 from lookalike.server.keys import Access
-from lookalike.server.limits import LARGEST_SIDE, MOST_ITEMS
+from lookalike.server.limits import LARGEST_PAGE, LARGEST_SIDE, MOST_ITEMS
 from lookalike.server.numbers import whole_number
 from lookalike.server.pictures import Crop
 from lookalike.server.schemas import Added, Deleted, Items, OneItem
@@ -42,22 +43,25 @@ def routes(context: Context) -> APIRouter:
     collection = context.collection
     seconds = context.limits.seconds
     can_read = [context.requires(Access.READ)]
-    can_write = [context.requires(Access.WRITE)]
+    can_write = [context.requires(Access.WRITE, changes=True)]
 
-    @router.get("/items", dependencies=can_read, responses=responses(401, 504), summary="List")
+    @router.get(
+        "/items", response_model=Items, dependencies=can_read, responses=responses(401, 409, 504), summary="List"
+    )
     async def list_items(
         after: Annotated[str | None, Query(pattern=f"^({ID.pattern})?$", description="the id before the first")] = None,
         limit: Annotated[int, BeforeValidator(whole_number), Query(ge=1, le=MOST_ITEMS)] = 50,
         where: Annotated[str | None, Query(description="a filter: label=robin, year>=2020")] = None,
-    ) -> Items:
-        """List items in order of id, page by page."""
-        checked = check_where(where)
-        items = await with_timeout(seconds, context.in_index(collection.items, checked, after or None, limit + 1))
-        page = items[:limit]
-        next_after = None
-        if len(items) > limit:
-            next_after = page[-1].id
-        return Items(items=[OneItem.of(item) for item in page], next=next_after)
+        area: Annotated[str | None, Query(description="corners x,y;x,y;... of an area of the map")] = None,
+        map: Annotated[str | None, Query(description="revision of the map with this area")] = None,  # noqa: A002
+    ) -> Response:
+        """List items in order of id, page by page. Pages with long metadata have fewer items than ``limit``."""
+
+        async def read() -> Response:
+            restricted = await context.restrict(check_where(where), area, map)
+            return await context.as_json(_read_page, collection, restricted, after or None, limit)
+
+        return await with_timeout(seconds, read())
 
     @router.get("/items/{id}", dependencies=can_read, responses=responses(401, 404, 504), summary="One")
     async def one(id: Id) -> OneItem:  # noqa: A002 - the name in the path
@@ -101,7 +105,7 @@ def routes(context: Context) -> APIRouter:
 
     @router.post(
         "/items",
-        dependencies=can_write,
+        dependencies=[context.requires(Access.WRITE, adds=True, changes=True)],
         responses=responses(401, 408, 413, 415, 504),
         openapi_extra=form_openapi(ADD_FIELDS, required=["picture"]),
         summary="Add",
@@ -111,16 +115,24 @@ def routes(context: Context) -> APIRouter:
         async with context.read_form(request, ADD_FIELDS) as form:
             data = form.required_picture()
             label = form.texts.get("label", "")
-            metadata = _parse_metadata(form.texts.get("metadata"))
+            metadata = parse_metadata(form.texts.get("metadata"))
             check_entry(label, metadata)
 
-            async def prepare() -> tuple[bytes, Vector]:
+            async def prepare() -> tuple[bytes, Vector, dict[str, Vector]]:
                 decoded = await context.decode(form, Crop(), jpeg_side=LARGEST_SIDE)
-                return decoded.jpeg or b"", await context.embed(decoded)
+                vector = await context.embed(decoded)
+                others = {}
+                for served in context.served.values():
+                    if served is not context.first:
+                        crop = await context.decode(form, Crop(), served=served)
+                        others[served.collection.idx.fingerprint] = await context.embed(crop, served)
+                return decoded.jpeg or b"", vector, others
 
-            jpeg, vector = await with_timeout(seconds, prepare())
+            jpeg, vector, others = await with_timeout(seconds, prepare())
             most_items = context.limits.items
-            item_id, created = await context.in_index(collection.add, data, jpeg, vector, label, metadata, most_items)
+            item_id, created = await context.in_index(
+                collection.add, data, jpeg, vector, label, metadata, most_items, others
+            )
         return Added(id=item_id, created=created)
 
     @router.delete("/items/{id}", dependencies=can_write, responses=responses(401, 404), summary="Delete")
@@ -132,7 +144,28 @@ def routes(context: Context) -> APIRouter:
     return router
 
 
-def _parse_metadata(text: str | None) -> dict[str, Any]:
+def _read_page(collection: Collection, where: Where, after: str | None, limit: int) -> Items:
+    """Read items until the page is full."""
+    items = collection.items(where, after, limit + 1)
+    page: list[OneItem] = []
+    size = 0
+    for item in items[:limit]:
+        size += len(item.label) + len(encode_metadata(item.metadata))
+        if page and size > LARGEST_PAGE:
+            break
+        page.append(OneItem.of(item))
+    next_after = None
+    if len(items) > len(page):
+        next_after = page[-1].id
+    return Items(items=page, next=next_after)
+
+
+def parse_metadata(text: str | None) -> dict[str, Any]:
+    """Parse the field ``metadata``; empty if there is none.
+
+    Raises:
+        ApiError: 422 if it is not a JSON object.
+    """
     if text is None or not text.strip():
         return {}
     expected = 'metadata must be a JSON object, for example {"year": 2020}'

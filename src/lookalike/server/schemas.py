@@ -4,9 +4,24 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from lookalike.index.items import Hit, Item
+from lookalike.index.items import Item
+from lookalike.index.marks_file import Mark
+from lookalike.index.querying import Result
 
 FILE_NAME = "the name of the file, without its folders"
+
+
+class Alive(BaseModel):
+    """Answer of ``GET /health``."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Ready(BaseModel):
+    """Answer of ``GET /ready``."""
+
+    status: Literal["ready"] = "ready"
+    writes: bool = Field(description="whether additions and deletions are accepted here")
 
 
 class Health(BaseModel):
@@ -33,13 +48,20 @@ class ModelCard(BaseModel):
     pooling: str
     dim: int
     input_size: int
+    view: Literal["whole", "crop"] = Field(description="whether the whole picture is seen or only its centre")
     distance: str
     trained_on: str | None
     classes: int | None
     steps: int | None
     figures: dict[str, float] | None = Field(description="metrics on held-out pictures from training, as fractions")
+    baseline: dict[str, float] | None = Field(description="the same for the backbone alone, before training")
     fingerprint: str
     has_weights: bool = Field(description="whether /explain works with this model")
+    can_match: bool = Field(description="whether /match works with this model")
+    text_refusal: str | None = Field(description="why this model cannot search by text; null if it can")
+    calibration: str | None = Field(description="where probabilities come from; null if there are none")
+    may_write: bool = Field(description="whether this key may add, delete, mark and label")
+    models: list[str] = Field(description="names of all models of the index, the first one first")
     index: IndexCard
 
 
@@ -94,18 +116,51 @@ class OneHit(OneItem):
     """An item and its distance from the query."""
 
     distance: float
+    probability: float | None = Field(description="that it is the same; null without a calibration")
+    duplicates: list[OneItem] = Field(description="near-duplicates, with group=true")
+    mark: int | None = Field(default=None, description="number of the last mark on this result and the query")
+    verdict: Literal["same", "different", "skip"] | None = Field(default=None, description="of this mark")
 
     @classmethod
-    def of_hit(cls, hit: Hit) -> "OneHit":
-        """Convert a hit of the index."""
-        return cls(**OneItem.of(hit.item).model_dump(), distance=hit.distance)
+    def of_result(cls, result: Result, mark: Mark | None = None) -> "OneHit":
+        """Convert a result of a search."""
+        return cls(
+            **OneItem.of(result.hit.item).model_dump(),
+            distance=result.hit.distance,
+            probability=result.probability,
+            duplicates=[OneItem.of(item) for item in result.duplicates],
+            mark=None if mark is None else mark.number,
+            verdict=None if mark is None else mark.verdict,
+        )
 
 
 class Hits(BaseModel):
     """Answer of ``POST /search``."""
 
     hits: list[OneHit] = Field(description="nearest first, unless a re-ranking was asked for")
+    nothing: bool = Field(description="whether nothing here looks the same, by a test with the error rate")
+    p_value: float | None = Field(description="of that test; null without a calibration")
+    calibration: str = Field(description="where the probabilities come from, or why there are none")
+    place: list[float] | None = Field(
+        description="x and y on the map: the median of the five nearest; null without one"
+    )
+    left_out: int = Field(description="number of items that are the uploaded picture itself and were left out")
     took_ms: float
+
+
+class MetadataField(BaseModel):
+    """A metadata field, for filters."""
+
+    key: str
+    least: float | None = Field(description="smallest value if all values are numbers")
+    most: float | None
+    values: list[str] = Field(description="the most frequent texts")
+
+
+class MetadataFields(BaseModel):
+    """Answer of ``GET /fields``."""
+
+    fields: list[MetadataField]
 
 
 class Embedding(BaseModel):
@@ -126,22 +181,66 @@ class Weights(BaseModel):
     attributes: list[float] | None = Field(description="the share of each prototype, if the pooling has prototypes")
 
 
-class Point(BaseModel):
-    """A point of the map."""
+class MatchGrid(BaseModel):
+    """The cells of one of the two pictures in ``POST /match``."""
 
-    id: str
-    x: float
-    y: float
+    rows: int
+    columns: int
+    box: list[float] = Field(description="left, top, width, height of the grid, as fractions of the picture")
+
+
+class MatchedRegion(BaseModel):
+    """Places of two pictures that match each other."""
+
+    share: float = Field(description="of the cosine: the pairs inside this region")
+    cells_a: list[int] = Field(description="cells of the query, counted row by row")
+    cells_b: list[int]
+
+
+class Matched(BaseModel):
+    """Answer of ``POST /match``."""
+
+    cosine: float
+    inside_share: float = Field(description="of the cosine: pairs off the outermost ring of cells in both pictures")
+    inside_area: float = Field(description="the part of all pairs that lie there")
+    regions: list[MatchedRegion]
+    a: MatchGrid
+    b: MatchGrid
+    matrix: list[list[float]] = Field(description="cells of a x cells of b; the sum is the cosine")
+
+
+class MapCluster(BaseModel):
+    """A cluster of the map, named by the label of most of its items."""
+
     label: str
-    name: str = Field(description=FILE_NAME)
+    x: float = Field(description="from 0 to 1, as y")
+    y: float
+    pictures: int
+    share: float = Field(description="the part of the items with this label")
 
 
 class Map(BaseModel):
-    """Answer of ``GET /map``."""
+    """Answer of ``GET /map``: one entry per item in ids, names, label, x and y."""
 
-    points: list[Point]
+    revision: str = Field(description="changes whenever a point may have moved")
+    method: Literal["umap", "tsne", "pca"]
+    note: str = Field(description="what the layout shows, in one line")
     sampled: bool = Field(description="whether these are only some of all items")
-    method: Literal["pca"] = "pca"
+    labels: list[str]
+    ids: list[str]
+    names: list[str] = Field(description=FILE_NAME)
+    label: list[int] = Field(description="a position in labels")
+    x: list[int] = Field(description="from 0 to 65,535, as y")
+    y: list[int]
+    clusters: list[MapCluster] = Field(description="the largest first")
+
+
+class MapProgress(BaseModel):
+    """Answer of ``GET /map/progress``."""
+
+    revision: str = Field(description="as in GET /map; empty before the first map")
+    method: Literal["umap", "tsne", "pca"]
+    progress: float | None = Field(description="the part of a better layout that is computed; null if none is")
 
 
 def name_of(item: Item) -> str:

@@ -1,18 +1,21 @@
 """Forms: ``multipart/form-data`` with one picture and a few short texts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 
-from lookalike.server.errors import ApiError, busy, invalid
+from lookalike.server.budget import Budget
+from lookalike.server.errors import ApiError, invalid
 from lookalike.server.limits import LARGEST_FIELD, Limits
 
 PICTURE = "picture"
 MULTIPART = "multipart/form-data"
+UTF_8 = (b"utf-8", b"utf8")
 PICTURE_FIELD = {
     "type": "string",
     "format": "binary",
@@ -58,36 +61,14 @@ class Form(NamedTuple):
         return self.picture
 
 
-class UploadBudget:
-    """Counts the bytes of uploaded pictures in memory. Used on the event loop only.
-
-    Args:
-        limit: Largest number of bytes.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._held = 0
-
-    @contextmanager
-    def hold(self, size: int) -> Iterator[None]:
-        """Hold ``size`` bytes inside the ``with`` block. A picture alone may be larger than the limit.
-
-        Raises:
-            ApiError: 503 if others hold too many.
-        """
-        if self._held and self._held + size > self._limit:
-            raise busy("too many large pictures are being uploaded")
-        self._held += size
-        try:
-            yield
-        finally:
-            self._held -= size
-
-
 @asynccontextmanager
 async def read_form(
-    request: Request, limits: Limits, fields: Collection[str], budget: UploadBudget, client: str
+    request: Request,
+    limits: Limits,
+    fields: Collection[str],
+    budget: Budget,
+    client: str,
+    largest_field: int = LARGEST_FIELD,
 ) -> AsyncIterator[Form]:
     """Read the form of a request. The middleware limits its bytes.
 
@@ -100,6 +81,7 @@ async def read_form(
         fields: Names of the accepted text fields.
         budget: Bytes of all uploads in memory.
         client: Who sends it.
+        largest_field: Bytes of a text field.
 
     Yields:
         The form.
@@ -108,10 +90,13 @@ async def read_form(
         ApiError: 415 if it is no multipart form, 408 if it arrives too slowly, 422 for wrong fields, 503 if the uploads
             in memory are too large.
     """
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != MULTIPART:
+    content_type, parameters = parse_options_header(request.headers.get("content-type", ""))
+    if content_type.decode("latin-1") != MULTIPART:
         raise ApiError(415, "not_a_form", f"the content type must be {MULTIPART}")
+    if parameters.get(b"charset", b"utf-8").lower() not in UTF_8:  # a codec named by a client may fail, or be slow
+        raise ApiError(415, "not_a_form", "the texts of a form must be in UTF-8")
     async with AsyncExitStack() as stack:
-        parsed = request.form(max_files=1, max_fields=len(fields), max_part_size=LARGEST_FIELD)
+        parsed = request.form(max_files=1, max_fields=len(fields), max_part_size=largest_field)
         try:
             form = await asyncio.wait_for(stack.enter_async_context(parsed), limits.upload_seconds)
         except asyncio.TimeoutError:
@@ -121,7 +106,7 @@ async def read_form(
         upload = values.pop(PICTURE, None)
         picture = None
         if upload is not None:
-            stack.enter_context(budget.hold(upload.size or 0))
+            stack.enter_context(budget.hold(upload.size or 0, client))
             picture = await upload.read()
             await upload.close()
             if not picture and not upload.filename:  # how a browser sends an empty file input

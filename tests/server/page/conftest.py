@@ -42,7 +42,7 @@ def browser() -> Iterator[Any]:
         launched.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def run(class_folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With weights that differ much from place to place."""
     out = tmp_path_factory.mktemp("runs") / "looking"
@@ -51,7 +51,7 @@ def run(class_folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model(run: Path) -> TrainedModel:
     return load(run, "cpu")
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lookalike import index
+from lookalike.server.schemas import name_of
 
 uvicorn = pytest.importorskip("uvicorn", reason="the page is served by uvicorn")
 playwright = pytest.importorskip("playwright.sync_api", reason="THE PAGE IS NOT TESTED: pip install playwright")
@@ -51,7 +52,7 @@ def expected(idx: index.Index, vector: np.ndarray, k: int = 12, *, where: str | 
 
 
 def as_shown(hits: list[index.Hit]) -> list[tuple[str, str]]:
-    return [(hit.item.label or "no label", f"{hit.distance:.3f}") for hit in hits]
+    return [(hit.item.label or name_of(hit.item), f"{hit.distance:.3f}") for hit in hits]
 
 
 def striped(idx: index.Index, place: int = 5) -> index.Item:
@@ -60,7 +61,7 @@ def striped(idx: index.Index, place: int = 5) -> index.Item:
 
 def search_with(page: Any, item: index.Item) -> list[tuple[str, str]]:
     page.goto(f"{page.url.partition('#')[0]}#id={item.id}")
-    expect(page.locator("#query-title")).to_have_text(item.label or "no label")
+    expect(page.locator("#query-title")).to_have_text(item.label or item.file.name)
     return hits_shown(page)
 
 

@@ -28,7 +28,8 @@ def test_everything_by_keyboard(page: Any, collection: index.Index) -> None:
 
     while press("Tab") != "picture":
         assert len(order) < 20
-    assert order == ["skip", "open-card", "choose", "label", "k", "rerank", "weights", "tab-collection", "picture"]
+    controls = ["label", "k", "rerank", "more-filters", "diversity", "group", "weights"]
+    assert order == ["skip", "open-improve", "open-card", "choose", *controls, "tab-collection", "picture"]
 
     def place() -> int:
         return int(
@@ -77,7 +78,7 @@ def test_every_control_has_a_name(page: Any, collection: index.Index) -> None:
 
 
 def test_no_view_is_wider_than_a_phone(opening: Callable[..., Any]) -> None:
-    width = 360
+    width = 320
     page = opening(viewport={"width": width, "height": 740}, has_touch=True, is_mobile=True)
 
     def overhang() -> int:
@@ -99,6 +100,8 @@ def test_no_view_is_wider_than_a_phone(opening: Callable[..., Any]) -> None:
     box = page.locator("#viewer").bounding_box()
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= width
+    tops = page.evaluate("['previous', 'next'].map(name => document.getElementById(`viewer-${name}`).offsetTop)")
+    assert tops[0] == tops[1], "side by side"
     page.keyboard.press("Escape")
     page.locator("#tab-map").tap()
     expect(page.locator("#map-status")).to_have_text("65 pictures")

@@ -17,12 +17,21 @@ from page_helpers import (
 from lookalike import index
 
 
-def opened_map(page: Any) -> tuple[list[dict[str, Any]], np.ndarray, dict[str, float]]:
+def drawn_points(page: Any) -> list[dict[str, Any]]:
+    answer = page.evaluate("fetch('map').then(answer => answer.json())")
+    columns = zip(answer["ids"], answer["names"], answer["label"], answer["x"], answer["y"], strict=True)
+    return [
+        {"id": item_id, "name": name, "label": answer["labels"][label], "x": x / 65535, "y": y / 65535}
+        for item_id, name, label, x, y in columns
+    ]
+
+
+def opened_map(page: Any, count: int = 65) -> tuple[list[dict[str, Any]], np.ndarray, dict[str, float]]:
     """The points, where they are on the screen, and the frame of the map."""
-    points = page.evaluate("fetch('map').then(answer => answer.json())")["points"]
-    assert len(points) == 65
+    points = drawn_points(page)
+    assert len(points) == count
     page.locator("#tab-map").click()
-    expect(page.locator("#map-status")).to_have_text("65 pictures")
+    expect(page.locator("#map-status")).to_have_text(f"{count:,} pictures")
     box = page.locator("#map-canvas").bounding_box()
     places = np.array([[point["x"], point["y"]] for point in points])
     low, high = places.min(0), places.max(0)
@@ -38,7 +47,7 @@ def test_the_map(page: Any, collection: index.Index) -> None:
     where = (pixels[lonely, 0], pixels[lonely, 1])
     page.mouse.move(where[0] + 3, where[1] - 3)
     expect(page.locator("#map-tip")).to_be_visible()
-    expect(page.locator("#map-tip p")).to_have_text(points[lonely]["label"] or "no label")
+    expect(page.locator("#map-tip p")).to_have_text(points[lonely]["label"] or points[lonely]["name"])
     assert points[lonely]["id"] in page.locator("#map-tip img").get_attribute("src")
     assert page.locator("#map-tip img").evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
     page.mouse.move(box["x"] + 2, box["y"] - 30)
@@ -97,40 +106,234 @@ PIXELS = """(canvas, places) => {
 FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
-def test_map_legend_with_many_labels(opening: Callable[..., Any]) -> None:
-    """Those that have most pictures are named; every point has the colour that the key gives it."""
-    names: dict[str, str] = {}
+def answered(change: Callable[[dict[str, Any]], None]) -> Callable[[Any], None]:
+    """Changes the answer of GET /map for a page."""
 
-    def many(page: Any) -> None:
+    def before(page: Any) -> None:
         def answer(route: Any) -> None:
             content = route.fetch().json()
-            for place, point in enumerate(content["points"]):  # 12 labels with 3 pictures, 15 with one or two
-                point["label"] = f"often {place % 12:02}" if place < 36 else f"rare {place % 15:02}"
-                names[point["id"]] = point["label"]
+            change(content)
             route.fulfill(json=content)
 
         page.route("**/map", answer)
 
-    page = opening(before=many)
+    return before
+
+
+def many_labels(content: dict[str, Any]) -> None:
+    """32 labels with two pictures, and one label with a single one."""
+    content["labels"] = [*(f"often {number:02}" for number in range(32)), "rare"]
+    content["label"] = [min(row // 2, 32) for row in range(65)]
+
+
+MIDDLE = "all => all.map(one => [...one.getContext('2d').getImageData(12, 12, 1, 1).data].slice(0, 3))"
+OUTLINE = """all => all.map(one => {
+  const copy = new OffscreenCanvas(24, 24).getContext("2d", { willReadFrequently: true });
+  copy.drawImage(one, 0, 0);
+  const { data } = copy.getImageData(0, 0, 24, 24);
+  return Array.from({ length: 576 }, (_, place) => data[4 * place + 3] > 127 ? 1 : 0).join("");
+})"""
+
+
+def test_map_legend_with_many_labels(opening: Callable[..., Any]) -> None:
+    """Every label of the legend differs from all others by colour or shape, and points look as the legend says."""
+    page = opening(before=answered(many_labels))
     points, pixels, box = opened_map(page)
-    assert len(set(names.values())) == 27
     keys = page.locator("#map-legend li")
-    assert keys.all_inner_texts() == [*(f"often {place:02}" for place in range(12)), "15 other labels"]
-    middle = "all => all.map(one => [...one.getContext('2d').getImageData(12, 12, 1, 1).data].slice(0, 3))"
-    colours = [tuple(colour) for colour in page.locator("#map-legend canvas").evaluate_all(middle)]
-    assert len(set(colours)) == 13
+    assert keys.all_inner_texts() == [*(f"often {number:02}" for number in range(32)), "1 other label"]
+    colours = [tuple(colour) for colour in page.locator("#map-legend canvas").evaluate_all(MIDDLE)]
+    outlines = page.locator("#map-legend canvas").evaluate_all(OUTLINE)
+    assert len(set(colours[:8])) == 8
+    assert len(set(outlines[:8])) == 8
+    assert len(set(zip(colours, outlines, strict=True))) == 33
+    for one in range(32):  # labels of one colour have different shapes, by more than an edge
+        for other in range(one):
+            if colours[one] == colours[other]:
+                differing = sum(a != b for a, b in zip(outlines[one], outlines[other], strict=True))
+                assert differing > 20, (one, other)
     assert len(set(colours[-1])) == 1, "others are grey"
     page.evaluate(FRAMES)
     apart = np.linalg.norm(pixels[:, None] - pixels[None], axis=2) + 1e9 * np.eye(65)
-    alone = [place for place in range(65) if apart[place].min() > 12]
-    seen = set()
+    alone = [row for row in range(65) if apart[row].min() > 15]
+    assert len(alone) > 5
     places = (pixels[alone] - [box["x"], box["y"]]).tolist()
-    for place, drawn in zip(alone, page.locator("#map-canvas").evaluate(PIXELS, places), strict=True):
-        label = names[points[place]["id"]]
-        wanted = colours[-1] if label.startswith("rare") else colours[int(label[-2:])]
-        assert np.abs(np.array(drawn[:3]) - wanted).max() <= 3
-        seen.add(label.split()[0])
-    assert seen == {"often", "rare"}
+    for row, drawn in zip(alone, page.locator("#map-canvas").evaluate(PIXELS, places), strict=True):
+        number = 32 if points[row]["label"] == "rare" else int(points[row]["label"][-2:])
+        assert np.abs(np.array(drawn[:3]) - colours[number]).max() <= 3
+
+
+def test_legend_highlights(opening: Callable[..., Any]) -> None:
+    """On hover and on focus the other labels are dimmed; a click keeps it so."""
+    page = opening(before=answered(many_labels))
+    points, pixels, box = opened_map(page)
+    apart = np.linalg.norm(pixels[:, None] - pixels[None], axis=2) + 1e9 * np.eye(65)
+    alone = [row for row in range(65) if apart[row].min() > 15]
+    places = (pixels[alone] - [box["x"], box["y"]]).tolist()
+    labels = [points[row]["label"] for row in alone]
+
+    def bright() -> set[str]:
+        page.evaluate(FRAMES)
+        drawn = page.locator("#map-canvas").evaluate(PIXELS, places)
+        return {label for label, pixel in zip(labels, drawn, strict=True) if pixel[3] > 200}
+
+    everything = bright()
+    assert everything == set(labels)
+    key = page.locator("#map-legend .key", has_text=labels[0])
+    key.hover()
+    assert bright() == {labels[0]}
+    page.mouse.move(box["x"] + 1, box["y"] - 40)
+    assert bright() == everything
+    key.focus()
+    assert bright() == {labels[0]}
+    page.keyboard.press("Enter")
+    expect(key).to_have_attribute("aria-pressed", "true")
+    page.locator("#zoom-in").focus()
+    assert bright() == {labels[0]}
+    key.click()
+    expect(key).to_have_attribute("aria-pressed", "false")
+    page.locator("#zoom-in").hover()
+    page.locator("#zoom-in").focus()
+    assert bright() == everything
+
+
+def test_names_of_clusters(opening: Callable[..., Any]) -> None:
+    def named(content: dict[str, Any]) -> None:
+        for column in ("ids", "names", "label", "x", "y"):
+            content[column] = content[column] * 2  # there are names from a hundred points on
+        content["ids"] = [f"{item_id}{row}" for row, item_id in enumerate(content["ids"])]
+        low, high = min(content["x"]) / 65535, max(content["x"]) / 65535
+        place = {"x": (low + high) / 2, "y": (min(content["y"]) + max(content["y"])) / 2 / 65535}
+        content["clusters"] = [
+            {"label": "WWWWWW", **place, "pictures": 90, "share": 1.0},
+            {"label": "hidden below it", **place, "pictures": 40, "share": 0.5},
+        ]
+
+    page = opening(before=answered(named))
+    page.locator("#tab-map").click()
+    expect(page.locator("#map-status")).to_have_text("130 pictures")
+    listed = page.locator("#map-clusters li").all_text_contents()
+    assert listed == ["WWWWWW, 90 pictures", "hidden below it, 40 pictures"]
+    page.evaluate(FRAMES)
+    ink = page.locator("#map-canvas").evaluate(
+        """canvas => {
+          const ratio = canvas.width / canvas.getBoundingClientRect().width;
+          const [x, y] = [canvas.width / 2 - 30 * ratio, canvas.height / 2 - 6 * ratio];
+          const { data } = canvas.getContext("2d").getImageData(x, y, 60 * ratio, 12 * ratio);
+          const colour = getComputedStyle(canvas).color.match(/\\d+/g).map(Number);
+          let same = 0;
+          for (let place = 0; place < data.length; place += 4)
+            if ([0, 1, 2].every((c) => Math.abs(data[place + c] - colour[c]) < 8) && data[place + 3] > 250) same += 1;
+          return same / (60 * 12 * ratio * ratio);
+        }"""
+    )
+    assert ink > 0.05
+
+
+def brute_force(points: list[dict[str, Any]], corners: list[tuple[float, float]]) -> set[str]:
+    """The points in a polygon, by the sum of the angles to its corners."""
+    inside = set()
+    for point in points:
+        total = 0.0
+        for (ax, ay), (bx, by) in zip(corners, [*corners[1:], corners[0]], strict=True):
+            first = np.arctan2(ay - point["y"], ax - point["x"])
+            second = np.arctan2(by - point["y"], bx - point["x"])
+            total += (second - first + np.pi) % (2 * np.pi) - np.pi
+        if abs(total) > np.pi:
+            inside.add(point["id"])
+    return inside
+
+
+def in_map(pixels: np.ndarray, points: list[dict[str, Any]], corners: list[list[float]]) -> list[tuple[float, float]]:
+    """Coordinates on the map of pixels on the screen."""
+    places = np.array([[point["x"], point["y"]] for point in points])
+    scale = np.ptp(pixels[:, 0]) / np.ptp(places[:, 0])
+    return [tuple((np.array(corner) - pixels[0]) / scale + places[0]) for corner in corners]
+
+
+def test_lasso(page: Any, collection: index.Index) -> None:
+    """It selects what a plain test finds, for the basket and as a filter of searches and of the collection."""
+    points, pixels, _ = opened_map(page)
+    middle = np.median(pixels, axis=0)
+    corners = [middle + each for each in ([-150, -90], [120, -110], [60, 10], [140, 120], [-130, 100])]
+    expected = brute_force(points, in_map(pixels, points, corners))
+    assert 5 < len(expected) < 60
+    page.locator("#lasso").click()
+    expect(page.locator("#lasso")).to_have_attribute("aria-pressed", "true")
+    page.mouse.move(*corners[0])
+    page.mouse.down()
+    for corner in [*corners[1:], corners[0]]:
+        page.mouse.move(*corner)
+    page.mouse.up()
+    expect(page.locator("#map-selected")).to_have_text(f"{len(expected)} pictures in the area")
+    expect(page.locator("#lasso")).to_have_attribute("aria-pressed", "false")
+    page.locator("#map-to-basket").click()
+    expect(page.locator("#basket-count")).to_have_text(f"{len(expected)} pictures selected")
+    stored = page.evaluate("JSON.parse(sessionStorage.getItem('lookalike-basket'))")
+    assert {item["id"] for item in stored} == expected
+    page.locator("#map-filter").click()
+    expect(page.locator("#area-text")).to_have_text(f"Only the {len(expected)} pictures selected on the map.")
+    expect(page.locator("#items .card:not(.waiting)")).to_have_count(min(48, len(expected)))
+    item = striped(collection)
+    page.locator("#k").fill("200")
+    page.locator("#items .picture").first.click()
+    assert len(hits_shown(page)) == len(expected) - 1
+    found = page.locator("#hits img").evaluate_all("all => all.map(one => one.src.split('/').at(-2))")
+    assert set(found) < expected
+    page.locator("#area-clear").click()
+    expect(page.locator("#area")).to_be_hidden()
+    assert len(hits_shown(page)) == 64
+    assert item
+
+
+def test_lasso_by_keyboard(page: Any) -> None:
+    points, pixels, box = opened_map(page)
+    page.locator("#lasso").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#map-canvas")).to_be_focused()
+    at = np.array([box["x"] + box["width"] / 2, box["y"] + box["height"] / 2])
+    corners = []
+    for keys, step in (
+        (["Shift+ArrowLeft", "Shift+ArrowLeft", "Shift+ArrowUp", "Shift+ArrowUp"], [-128, -128]),
+        (["Shift+ArrowRight"] * 4, [256, 0]),
+        (["Shift+ArrowDown"] * 3 + ["ArrowDown"], [0, 208]),
+    ):
+        for key in keys:
+            page.keyboard.press(key)
+        at = at + step
+        corners.append(at)
+        page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    expected = brute_force(points, in_map(pixels, points, corners))
+    assert expected
+    noun = "picture" if len(expected) == 1 else "pictures"
+    expect(page.locator("#map-selected")).to_have_text(f"{len(expected)} {noun} in the area")
+    page.locator("#map-deselect").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#map-selection")).to_be_hidden()
+    page.locator("#lasso").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    expect(page.locator("#lasso")).to_have_attribute("aria-pressed", "false")
+
+
+def test_map_controls_on_a_phone(opening: Callable[..., Any]) -> None:
+    page = opening(viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True)
+    _, _, box = opened_map(page)
+    page.locator("#lasso").tap()
+    cdp = page.context.new_cdp_session(page)
+    path = [(box["x"] + x, box["y"] + y) for x, y in ((20, 20), (350, 20), (350, 280), (20, 280), (20, 22))]
+    page.locator("#map-canvas").scroll_into_view_if_needed()
+    top = page.locator("#map-canvas").bounding_box()["y"] - box["y"]
+    for kind, (x, y) in zip(["touchStart", *["touchMove"] * 4], path, strict=True):
+        cdp.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [{"x": x, "y": y + top}]})
+    cdp.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    expect(page.locator("#map-selection")).to_be_visible()
+    assert page.locator("#map-selected").inner_text() != "0 pictures in the area"
+    for name in ("#map-to-basket", "#map-filter", "#map-deselect"):
+        button = page.locator(name).bounding_box()
+        assert button["x"] >= 0
+        assert button["x"] + button["width"] <= 390
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_the_map_marks_the_query_and_its_results(page: Any, collection: index.Index, upload: bytes) -> None:
@@ -156,9 +359,12 @@ def test_the_map_marks_the_query_and_its_results(page: Any, collection: index.In
     assert hairs() == 4
     page.locator("#file").set_input_files(upload_of(upload))  # which is not on the map
     assert len(hits_shown(page)) == 12
+    nearest = page.locator("#hits img").evaluate_all("all => all.slice(0, 5).map(one => one.src.split('/').at(-2))")
     page.locator("#tab-map").click()
-    expect(page.locator("#map-legend li:has(.ring)")).to_have_text(["its results"])
-    assert hairs() == before
+    expect(page.locator("#map-legend li:has(.ring)")).to_have_text(["the query", "its results"])
+    rows = [row for row, point in enumerate(points) if point["id"] in nearest]
+    x, y = (np.median(pixels[rows], axis=0) - [box["x"], box["y"]]).tolist()
+    assert hairs() == 4
 
 
 def test_map_help_for_pointer_and_touch(opening: Callable[..., Any], page: Any) -> None:
@@ -224,7 +430,7 @@ def test_the_map_by_keyboard(page: Any) -> None:
     page.keyboard.press("Tab")
     expect(page.locator("#map-canvas")).to_be_focused()
     expect(page.locator("#map-tip")).to_be_visible()
-    points = page.evaluate("fetch('map').then(answer => answer.json())")["points"]
+    points = drawn_points(page)
 
     def pointed() -> dict[str, Any]:
         item_id = page.locator("#map-tip img").get_attribute("src").split("/")[1]

@@ -41,6 +41,19 @@ def test_opens_with_the_collection(page: Any) -> None:
     expect(page.locator("#notice")).to_contain_text("Choose, drop or paste")
 
 
+def test_no_labels_at_all(opening: Callable[..., Any], run: Path, class_folders: Path, tmp_path: Path) -> None:
+    files = sorted(class_folders.rglob("*.png"))[:3]
+    with index.create(tmp_path / "flat.idx", run=run) as idx:
+        model = idx.model("cpu")
+        items = [index.file_item(file)._replace(id=f"i{number}") for number, file in enumerate(files)]
+        idx.add(items, model.embed(files))
+        with serving(create_app(idx, model)) as url:
+            page = opening(url)
+            expect(page.locator("#summary")).to_have_text("3 pictures")
+            expect(page.locator("#label")).to_be_hidden()
+            expect(page.locator("#items .label")).to_have_text([file.name for file in files])
+
+
 def test_files_chosen_dropped_and_pasted(page: Any, collection: index.Index, model: TrainedModel) -> None:
     for seed, way in enumerate(("choose", "drop", "paste")):
         picture, name = noise(40, 30, seed), f"{way}.png"

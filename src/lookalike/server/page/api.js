@@ -60,8 +60,8 @@ function toForm(fields) {
   return form;
 }
 
-async function fetchOnce(path, fields, usedKey, signal) {
-  const options = { method: "GET", signal, headers: {} };
+async function fetchOnce(path, fields, usedKey, signal, method) {
+  const options = { method: method ?? "GET", signal, headers: {} };
   if (fields) Object.assign(options, { method: "POST", body: toForm(fields) });
   if (usedKey) options.headers["X-API-Key"] = usedKey;
   try {
@@ -72,11 +72,11 @@ async function fetchOnce(path, fields, usedKey, signal) {
   }
 }
 
-/** Sends GET, or POST if there are fields. Asks for a key and repeats the request if one is needed. */
-async function send(path, { fields, signal } = {}) {
+/** Sends GET, POST if there are fields, or another method. Asks for a key and repeats the request if one is needed. */
+async function send(path, { fields, signal, method } = {}) {
   for (;;) {
     const usedKey = key();
-    const response = await fetchOnce(path, fields, usedKey, signal);
+    const response = await fetchOnce(path, fields, usedKey, signal, method);
     if (response.ok) return response;
     if (response.status === UNAUTHORISED) {
       const changedMeanwhile = usedKey !== key();
@@ -113,8 +113,18 @@ export async function retryWhileBusy(request, signal) {
   }
 }
 
+let usedModel = ""; // name of the model that answers; "" for the first
+
+/** Sets the model that answers searches, heat maps and matches. */
+export function useModel(name) {
+  usedModel = name;
+}
+
+/** The name of the model that answers. */
+export const modelInUse = () => usedModel;
+
 /** GET /model */
-export const model = () => json("model");
+export const model = (name = "") => json(name ? `model?${new URLSearchParams({ model: name })}` : "model");
 
 /** GET /labels: [{ label, count }] */
 export const labels = async () => (await json("labels")).labels;
@@ -122,19 +132,23 @@ export const labels = async () => (await json("labels")).labels;
 /** GET /items/{id} */
 export const item = (id) => json(`items/${encodeURIComponent(id)}`);
 
-/** GET /map: { points, sampled } */
-export const points = () => json("map");
+/** GET /map: see map_points.js */
+export const map = () => json("map");
+
+/** GET /map/progress: { revision, method, progress } */
+export const mapProgress = () => json("map/progress");
 
 /** GET /items: one page, { items, next } */
-export function items({ after, where, limit, signal }) {
+export function items({ after, where, area, limit, signal }) {
   const parameters = new URLSearchParams({ limit });
   if (after) parameters.set("after", after);
   if (where) parameters.set("where", where);
+  for (const [name, value] of Object.entries(areaFields(area))) parameters.set(name, value);
   return json(`items?${parameters}`, { signal });
 }
 
-function queryFields({ id, picture }, crop) {
-  const fields = { id, picture };
+function queryFields({ id, picture, text }, crop) {
+  const fields = { id, picture, text, model: usedModel };
   if (crop) {
     const fractions = [crop.left, crop.top, crop.width, crop.height];
     fields.crop = fractions.map((value) => value.toFixed(4)).join(",");
@@ -142,25 +156,110 @@ function queryFields({ id, picture }, crop) {
   return fields;
 }
 
-/** POST /search: { hits, took_ms } */
-export function search(query, { crop, k, where, rerank, signal }) {
-  return json("search", { fields: { ...queryFields(query, crop), k, where, rerank }, signal });
+/** GET /fields: [{ key, least, most, values }] */
+export const fields = async () => (await json("fields")).fields;
+
+const ids = (items) => items.map(({ id }) => id).join(",");
+const areaFields = (area) => (area ? { area: area.corners, map: area.revision } : {});
+
+/** POST /search: { hits, nothing, p_value, calibration, place, left_out, took_ms } */
+export function search(query, { crop, k, where, rerank, like, unlike, group, diversity, confidence, area, model: name, signal }) {
+  const examples = { like: ids(like), unlike: ids(unlike) };
+  const options = { k, where, rerank, group, diversity, confidence, ...areaFields(area) };
+  const fields = { ...queryFields(query, crop), ...examples, ...options };
+  if (name && name !== "*") fields.model = name;
+  return json("search", { fields, signal });
 }
 
 /** POST /explain: weights in rows x columns over the whole picture */
 export const explain = (query, crop, signal) => json("explain", { fields: queryFields(query, crop), signal });
 
+/** POST /match: which places of the query and of an item match */
+export const match = (query, crop, other, signal) =>
+  json("match", { fields: { ...queryFields(query, crop), with: other }, signal });
+
 /** The address of an item's picture, at most `side` pixels large. */
 export const imageAddress = (id, side) => `items/${encodeURIComponent(id)}/image?side=${side}`;
 
-/** Downloads a picture; unlike an <img>, this sends the key. */
-export async function imageBlob(address) {
-  const response = await send(address);
+/** POST /export: a file with the chosen items; `kind` is "csv", "paths" or "zip" */
+export async function exportItems(items, kind) {
+  const response = await send("export", { fields: { ids: ids(items), kind } });
   return response.blob();
 }
 
-/** The filter for one label; "" for null, which means all labels. */
-export function whereLabel(label) {
-  if (label === null) return "";
-  return `label="${label.replace(/[\\"]/g, "\\$&")}"`;
+const named = ({ id, picture, content }) => ({ id, picture, content });
+
+/** POST /marks: what is said about a query and a result; { mark, marks, query, count } */
+export const mark = (query, other, verdict) => json("marks", { fields: { ...named(query), with: other, verdict } });
+
+/** POST /marks/group: what is said about each two of some items */
+export const markGroup = (items, verdict) => json("marks/group", { fields: { ids: ids(items), verdict } });
+
+/** POST /marks/undo: { undone, count } */
+export const undoMark = (number) => json("marks/undo", { fields: { mark: number } });
+
+/** GET /marks: marks, and those that contradict each other */
+export const marks = ({ limit }) => json(`marks?limit=${limit}`);
+
+/** GET /marks/next: { questions, note } */
+export const nextMarks = () => json("marks/next");
+
+/** POST /labels/set: { edit, changed, skipped }, as for the next three */
+export const setLabel = (items, label) => json("labels/set", { fields: { ids: ids(items), label } });
+
+/** POST /labels/metadata; `metadata` is JSON */
+export const setMetadata = (id, metadata) => json("labels/metadata", { fields: { id, metadata } });
+
+/** POST /labels/rename */
+export const renameLabel = (label, to, merge) => json("labels/rename", { fields: { label, to, merge } });
+
+/** POST /labels/undo */
+export const undoEdit = (edit) => json("labels/undo", { fields: { edit } });
+
+/** GET /labels/history: { edits, next } */
+export const edits = ({ limit }) => json(`labels/history?limit=${limit}`);
+
+/** GET /labels/suggestions: { suggestions, note } */
+export const labelSuggestions = (id) => json(`labels/suggestions?id=${encodeURIComponent(id)}`);
+
+/** GET /improve: { state, stage, done, total, message, report, can_roll_back } */
+export const improvement = () => json("improve");
+
+/** POST /improve: starts to train the model on marks and labels */
+export const improve = () => json("improve", { fields: {} });
+
+/** POST /improve/rollback: starts to return to the model before */
+export const rollBack = () => json("improve/rollback", { fields: {} });
+
+/** DELETE /improve: stops it */
+export const stopImproving = () => json("improve", { method: "DELETE" });
+
+/** GET /doctor: { state, stage, done, total, message, examined, pictures, kinds, relabelled, dropped } */
+export const examination = () => json("doctor");
+
+/** POST /doctor: starts to examine the pictures */
+export const examine = () => json("doctor", { fields: {} });
+
+/** DELETE /doctor: stops it */
+export const stopExamining = () => json("doctor", { method: "DELETE" });
+
+/** GET /doctor/findings: { findings, total } */
+export const findings = ({ kind, offset, limit }) => json(`doctor/findings?${new URLSearchParams({ kind, offset, limit })}`);
+
+/** POST /doctor/decide: the finding with the decision */
+export const decide = ({ finding }, action, label) => json("doctor/decide", { fields: { finding, action, label } });
+
+/** GET /doctor/effect: { before, after, queries, relabelled, dropped } */
+export const effect = () => json("doctor/effect");
+
+/** POST /doctor/apply: { relabelled, dropped, edit } */
+export const applyDecisions = () => json("doctor/apply", { fields: {} });
+
+/** Downloads a file; unlike a link, this sends the key. */
+export async function file(path) {
+  const response = await send(path);
+  return response.blob();
 }
+
+/** Downloads a picture; unlike an <img>, this sends the key. */
+export const imageBlob = file;

@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { $ } from "./dom.js";
 import { labelOf, number, plural } from "./format.js";
 import { Grid } from "./grid.js";
-import { state } from "./state.js";
+import { state, whereOf } from "./state.js";
 
 const PAGE_SIZE = 48;
 
@@ -32,8 +32,8 @@ export class CollectionView {
     moreButton.disabled = true;
     if (!after) this.grid.showSkeleton(12);
     try {
-      const where = api.whereLabel(state.label);
-      const page = await api.items({ after, where, limit: PAGE_SIZE, signal: request.signal });
+      const where = whereOf(state);
+      const page = await api.items({ after, where, area: state.area, limit: PAGE_SIZE, signal: request.signal });
       if (this.request !== request) return;
       this.append(page, after);
       moreButton.textContent = "Show more";
@@ -60,7 +60,8 @@ export class CollectionView {
 
   summary() {
     const count = this.grid.entries.length;
-    if (!count) return EMPTY_COLLECTION;
+    if (!count && !state.area) return EMPTY_COLLECTION;
+    if (Object.keys(state.filters).length || state.area) return `${plural(count, "picture")}; choose one to search with`;
     let total = state.card.index.count;
     if (state.label !== null) total = state.labels.find(({ label }) => label === state.label).count;
     const shown = total > count ? `${number(count)} of ${plural(total, "picture")}` : plural(count, "picture");

@@ -1,21 +1,29 @@
 // A grid of pictures with arrow-key navigation; Tab stops at one card only.
 
 import { breakable, element } from "./dom.js";
-import { distanceOf, labelOf } from "./format.js";
+import { distanceOf, labelOf, percentOf, plural } from "./format.js";
 import { paintWeights, weightsOf } from "./heatmap.js";
+import { verdictOfKey } from "./marks.js";
 import { loaded, showPicture } from "./pictures.js";
 
+const VERDICTS = [
+  ["same", "✓", "Right: the same thing", "y"],
+  ["different", "✗", "Wrong: something else", "n"],
+  ["skip", "?", "Skip", "space"],
+];
 const THUMBNAIL_SIDE = 384; // pixels; enough for dense screens
 
 /**
  * A grid in a <ul>.
  *
  * onChoose(entry, index): a picture was clicked.  onMore(entry): its button "More like this" was clicked; without it
- * there is no button.  describe(entry, index): the accessible name of a picture.
+ * there is no button.  onExample(entry, liked): it is to be a further example, or one of what is not meant.
+ * onVerdict(entry, verdict): the user says whether it is right; resolves after that is stored.  mayMark(): whether they may.
+ * basket: a Basket; its items are marked, and every card has a box to select it.  describe(entry, index): the accessible name of a picture.
  */
 export class Grid {
-  constructor(list, { onChoose, onMore, describe }) {
-    Object.assign(this, { list, onChoose, onMore, describe });
+  constructor(list, { onChoose, onMore, onExample, onVerdict, mayMark, basket, describe }) {
+    Object.assign(this, { list, onChoose, onMore, onExample, onVerdict, mayMark, basket, describe });
     this.entries = [];
     this.showsWeights = false;
     list.addEventListener("keydown", (event) => this.onKey(event));
@@ -67,8 +75,24 @@ export class Grid {
     if (entry.distance !== undefined) {
       foot.append(element("span", { className: "distance", textContent: distanceOf(entry), title: "distance" }));
     }
-    if (this.onMore) foot.append(this.createMoreButton(entry, index));
-    return element("li", { className: "card" }, picture, label, foot);
+    if (typeof entry.probability === "number") {
+      foot.prepend(element("b", { className: "probability", textContent: `${percentOf(entry)} % the same` }));
+    }
+    if (entry.duplicates?.length) {
+      const text = `+ ${plural(entry.duplicates.length, "near-duplicate")}`;
+      picture.append(element("span", { className: "duplicates", textContent: text }));
+    }
+    const actions = element("div", { className: "actions" });
+    if (this.onMore) actions.append(this.createMoreButton(entry, index));
+    if (this.onExample) actions.append(...this.createExampleButtons(entry, index));
+    if (actions.children.length) foot.append(actions);
+    const card = element("li", { className: "card" }, picture, label, foot);
+    if (this.basket) card.append(this.createSelectBox(entry, index));
+    if (this.onVerdict && this.mayMark()) {
+      card.append(this.createVerdictButtons(entry, index));
+      showVerdict(card, entry.verdict);
+    }
+    return card;
   }
 
   createMoreButton(entry, index) {
@@ -76,6 +100,78 @@ export class Grid {
     button.setAttribute("aria-label", `More like this: ${labelOf(entry)}, result ${index + 1}`);
     button.addEventListener("click", () => this.onMore(entry));
     return button;
+  }
+
+  createSelectBox(entry, index) {
+    const box = element("input", { type: "checkbox", className: "select", checked: this.basket.has(entry) });
+    box.setAttribute("aria-label", `Select result ${index + 1}`);
+    box.addEventListener("click", (event) => {
+      // With Shift, all between this and the last one get the same state.
+      const from = event.shiftKey && this.lastSelected < this.entries.length ? this.lastSelected : index;
+      const range = this.entries.slice(Math.min(from, index), Math.max(from, index) + 1);
+      this.basket.set(range, box.checked);
+      this.lastSelected = index;
+    });
+    return box;
+  }
+
+  /** Brings the boxes in line with the basket. */
+  showSelected() {
+    [...this.list.children].forEach((card, index) => {
+      const box = card.querySelector(".select");
+      if (box) box.checked = this.basket.has(this.entries[index]);
+    });
+  }
+
+  createExampleButtons(entry, index) {
+    return [true, false].map((liked) => {
+      const button = element("button", { type: "button", className: "example", tabIndex: -1 }, liked ? "+" : "−");
+      const name = `${liked ? "More" : "Less"} like result ${index + 1} as well`;
+      button.setAttribute("aria-label", name);
+      button.title = name;
+      button.addEventListener("click", () => this.onExample(entry, liked));
+      return button;
+    });
+  }
+
+  /** Brings the labels on the cards in line with the entries. */
+  showLabels() {
+    [...this.list.children].forEach((card, index) => {
+      const entry = this.entries[index];
+      const shown = card.querySelector(".label");
+      if (entry && shown?.title !== labelOf(entry)) {
+        shown.title = labelOf(entry);
+        shown.replaceChildren(...breakable(labelOf(entry)));
+        card.querySelector(".picture").setAttribute("aria-label", this.describe(entry, index));
+      }
+    });
+  }
+
+  createVerdictButtons(entry, index) {
+    const buttons = VERDICTS.map(([verdict, sign, name, key]) => {
+      const button = element("button", { type: "button", tabIndex: -1, title: `${name} (${key})` }, sign);
+      button.dataset.verdict = verdict;
+      button.setAttribute("aria-label", `${name}, result ${index + 1}`);
+      button.setAttribute("aria-keyshortcuts", key === "space" ? "Space" : key);
+      button.addEventListener("click", () => this.judge(entry, verdict));
+      return button;
+    });
+    const group = element("div", { className: "verdicts", role: "group" }, ...buttons);
+    group.setAttribute("aria-label", `Is result ${index + 1} right?`);
+    return group;
+  }
+
+  /** Shows a verdict at once, and what was stored afterwards. */
+  async judge(entry, verdict) {
+    const stored = this.onVerdict(entry, verdict);
+    this.showVerdicts();
+    await stored;
+    this.showVerdicts();
+  }
+
+  /** Brings the cards in line with the verdicts of the entries. */
+  showVerdicts() {
+    [...this.list.children].forEach((card, index) => showVerdict(card, this.entries[index]?.verdict));
   }
 
   /** Makes one card the only one that Tab reaches. */
@@ -90,6 +186,13 @@ export class Grid {
     const cards = [...this.list.children];
     const current = cards.indexOf(event.target.closest("li"));
     if (current < 0) return;
+    const verdict = verdictOfKey(event);
+    const onPicture = event.target.classList.contains("picture");
+    if (verdict && this.onVerdict && this.mayMark() && (onPicture || (verdict !== "skip" && event.target.type !== "checkbox"))) {
+      event.preventDefault(); // also keeps space from opening the picture
+      this.judge(this.entries[current], verdict);
+      return;
+    }
     const columns = cards.filter((card) => card.offsetTop === cards[0].offsetTop).length;
     const targets = {
       ArrowLeft: current - 1,
@@ -132,5 +235,15 @@ export class Grid {
     } catch {
       overlay.hidden = true; // the picture is useful without
     }
+  }
+}
+
+/** Shows a verdict on a card. */
+function showVerdict(card, verdict) {
+  card.classList.toggle("is-same", verdict === "same");
+  card.classList.toggle("is-different", verdict === "different");
+  card.classList.toggle("is-skipped", verdict === "skip");
+  for (const button of card.querySelectorAll("[data-verdict]")) {
+    button.setAttribute("aria-pressed", button.dataset.verdict === verdict);
   }
 }

@@ -1,6 +1,6 @@
 // Heat maps: the pooling weights of a picture as an overlay, clear where the weight is large.
 
-import { explain, retryWhileBusy } from "./api.js";
+import { explain, modelInUse, retryWhileBusy } from "./api.js";
 import { $ } from "./dom.js";
 
 const PARALLEL_REQUESTS = 2; // leaves room for searches
@@ -20,14 +20,15 @@ let running = 0;
 
 /** Resolves to the weights of an item. Requests are cached and sent a few at a time. */
 export function weightsOf(id) {
-  if (!cache.has(id)) {
+  const name = `${modelInUse()} ${id}`;
+  if (!cache.has(name)) {
     const promise = new Promise((resolve, reject) => queue.push({ id, resolve, reject }));
-    promise.catch(() => cache.delete(id));
-    cache.set(id, promise);
+    promise.catch(() => cache.delete(name));
+    cache.set(name, promise);
     if (cache.size > CACHE_SIZE) cache.delete(cache.keys().next().value);
     startNext();
   }
-  return cache.get(id);
+  return cache.get(name);
 }
 
 /** Rejects all requests that have not been sent: their results are no longer shown. */

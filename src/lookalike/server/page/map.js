@@ -1,9 +1,13 @@
 // The map of the collection: one point per picture, similar pictures close together.
 
 import { breakable, element } from "./dom.js";
-import { labelOf } from "./format.js";
+import { labelOf, plural } from "./format.js";
+import { Lasso, pointsInside } from "./map_lasso.js";
 import { Marks, darkScheme } from "./map_marks.js";
-import { nearest, nextInDirection, nextInList } from "./map_navigation.js";
+import { nextInDirection, nextInList } from "./map_navigation.js";
+import { drawCircle, drawLine, drawNames, drawRing } from "./map_overlay.js";
+import { Points } from "./map_points.js";
+import { Raster } from "./map_raster.js";
 import { Viewport } from "./map_viewport.js";
 import { showPicture } from "./pictures.js";
 
@@ -11,26 +15,38 @@ const POINTER_RADIUS = 18; // pixels around a point in which it can be hit
 const DRAG_START = 4; // pixels
 const LONGEST_CLICK = 6; // pixels that the pointer may move during a click
 const ZOOM_STEP = 1.5;
+const STEP = 16; // pixels that an arrow key moves the crosshair of the lasso
+const SLOW_SECONDS = 0.008; // of a drawing; slower ones have less detail while the map moves
+const SETTLE_SECONDS = 0.15;
 const NONE = -1;
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const RADII = [[800, 4.5, 9], [5000, 3, 6], [30_000, 2.2, 5], [Infinity, 1.6, 5]]; // up to a number: radius, largest
 
 /**
  * A map on a canvas.
  *
- * onChoose(point): a point was chosen.  onPoint(point or null, index): another point, or none, is pointed at.
+ * onChoose(item): a point was chosen.  onPoint(item or null, index): another point, or none, is pointed at.
+ * onSelect(indices, corners): an area was selected; null for none.
  */
 export class CollectionMap {
-  constructor({ frame, canvas, tip, legend }, { onChoose, onPoint }) {
-    Object.assign(this, { frame, canvas, tip, legend, onChoose, onPoint });
-    this.points = [];
+  constructor({ frame, canvas, tip, legend }, { onChoose, onPoint, onSelect }) {
+    Object.assign(this, { frame, canvas, tip, legend, onChoose, onPoint, onSelect });
     this.pointed = NONE; // index of the point that is pointed at
     this.label = null; // the label that is not dimmed; null for all
-    this.query = null; // id
+    this.highlighted = null; // position in the legend, as the next
+    this.pinned = null;
+    this.query = null; // { id, place }
     this.results = new Set(); // ids
+    this.selected = null; // { indices, corners }
+    this.lasso = null; // while one is drawn
+    this.crosshair = null; // pixel, for the lasso by keyboard
     this.drag = null;
     this.view = new Viewport();
-    this.marks = new Marks([]);
+    this.raster = new Raster();
     this.frameRequest = null;
+    this.drawSeconds = 0; // of the last drawing in full detail
+    this.moving = false;
+    this.setPoints(new Points());
     new ResizeObserver(() => this.resize()).observe(frame);
     darkScheme.addEventListener("change", () => this.refresh());
     this.listen();
@@ -46,7 +62,7 @@ export class CollectionMap {
     canvas.addEventListener("keydown", (event) => this.onKey(event));
     canvas.addEventListener("focus", () => {
       const byKeyboard = canvas.matches(":focus-visible");
-      if (byKeyboard && this.pointed === NONE) this.pointAt(nearest(this.positions(), this.view.centre));
+      if (byKeyboard && this.pointed === NONE && !this.lasso) this.pointAt(this.nearest(this.view.centre));
     });
     canvas.addEventListener("blur", () => this.pointAt(NONE));
     canvas.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
@@ -55,13 +71,16 @@ export class CollectionMap {
   /** Replaces all points. */
   setPoints(points) {
     this.points = points;
-    this.marks = new Marks(points.map(({ label }) => label));
+    this.marks = new Marks(points);
+    this.pinned = null;
+    this.highlighted = null;
+    this.pointed = NONE;
     this.view.enclose(points);
-    this.refresh();
+    this.select(null);
     this.reset();
   }
 
-  /** Dims other labels and draws rings around the query and its results. */
+  /** Dims other labels and draws rings around the query and its results. `query`: { id, place } or null. */
   highlight({ label, query, results }) {
     this.label = label;
     this.query = query;
@@ -69,17 +88,62 @@ export class CollectionMap {
     this.refresh();
   }
 
+  /** Selects an area, or nothing. */
+  select(corners) {
+    this.selected = null;
+    this.refresh();
+    if (corners) this.selected = { corners, indices: pointsInside(this.points, corners, this.active) };
+    this.refresh();
+    this.onSelect(this.selected?.indices ?? null, corners);
+  }
+
+  /** Starts or ends drawing a lasso. */
+  setLasso(on) {
+    this.lasso = on ? new Lasso(this.view) : null;
+    this.crosshair = null;
+    this.canvas.classList.toggle("lasso", on);
+    this.pointAt(NONE);
+  }
+
+  /** Which points are not dimmed: 1 or 0 for each. */
+  findActive() {
+    const { labels, labelIndex, length } = this.points;
+    const number = this.highlighted ?? this.pinned;
+    const shown = labels.map((label, index) => {
+      const isChosen = this.label === null || label === this.label;
+      return Number(isChosen && (number === null || this.marks.numbers[index] === number));
+    });
+    this.active = Uint8Array.from({ length }, (_, index) => shown[labelIndex[index]]);
+    if (!this.selected) return;
+    const chosen = new Uint8Array(length);
+    for (const index of this.selected.indices) chosen[index] = this.active[index];
+    this.active = chosen;
+  }
+
   /** Redraws map and legend. */
   refresh() {
+    this.findActive();
     this.showLegend();
     this.draw();
   }
 
   showLegend() {
     const entries = [];
-    if (this.points.some(({ id }) => id === this.query)) entries.push(this.ringEntry("the query", true));
-    if (this.points.some(({ id }) => this.results.has(id))) entries.push(this.ringEntry("its results", false));
-    this.legend.replaceChildren(...entries, ...this.marks.legend());
+    if (this.queryPlace()) entries.push(this.ringEntry("the query", true));
+    if ([...this.results].some((id) => this.points.indexOf(id) >= 0)) entries.push(this.ringEntry("its results", false));
+    const onHighlight = (number) => {
+      this.highlighted = number;
+      this.findActive();
+      this.draw();
+    };
+    const onPin = (number) => {
+      this.pinned = this.pinned === number ? null : number;
+      const keys = [...this.legend.querySelectorAll(".key")];
+      const numbers = [...this.marks.frequent.keys(), NONE];
+      keys.forEach((key, place) => key.setAttribute("aria-pressed", numbers[place] === this.pinned));
+      onHighlight(null);
+    };
+    this.legend.replaceChildren(...entries, ...this.marks.legend({ onHighlight, onPin, pinned: this.pinned }));
   }
 
   ringEntry(text, isQuery) {
@@ -115,33 +179,45 @@ export class CollectionMap {
 
   onViewChange() {
     this.canvas.classList.toggle("zoomed", this.view.zoomed);
+    this.moving = true;
+    clearTimeout(this.settleTimer);
+    this.settleTimer = setTimeout(() => this.settle(), 1000 * SETTLE_SECONDS);
+    this.draw();
     this.pointAt(this.pointed);
   }
 
-  isActive(point) {
-    return this.label === null || point.label === this.label;
+  /** Draws in full detail when the map has come to rest. */
+  settle() {
+    this.moving = false;
+    if (this.drawSeconds > SLOW_SECONDS) this.draw();
   }
 
-  /** Pixels of all points; null for dimmed ones. */
-  positions() {
-    return this.points.map((point) => (this.isActive(point) ? this.view.pixel(point) : null));
+  /** The map coordinate of a point. */
+  at(index) {
+    return { x: this.points.x[index], y: this.points.y[index] };
+  }
+
+  /** The active point nearest to a pixel. */
+  nearest([x, y], maxDistance = Infinity) {
+    const [mapX, mapY] = this.view.coordinates(x, y);
+    return this.points.nearest(mapX, mapY, Math.min(2, maxDistance / this.view.scale), this.active);
   }
 
   /** Points at a picture and shows it beside the point. */
   pointAt(index) {
     const changed = this.pointed !== index;
     this.pointed = index;
-    this.draw();
-    const point = this.points[index];
-    this.canvas.classList.toggle("pointing", Boolean(point));
-    this.tip.hidden = !point;
-    if (changed) this.onPoint(point ?? null, index);
-    if (!point) return;
+    this.draw(false);
+    const item = index === NONE ? null : this.points.item(index);
+    this.canvas.classList.toggle("pointing", Boolean(item));
+    this.tip.hidden = !item;
+    if (changed) this.onPoint(item, index);
+    if (!item) return;
     if (changed) {
-      showPicture(this.tip.querySelector("img"), point.id, 256, { now: true });
-      this.tip.querySelector("p").replaceChildren(...breakable(labelOf(point)));
+      showPicture(this.tip.querySelector("img"), item.id, 256, { now: true });
+      this.tip.querySelector("p").replaceChildren(...breakable(labelOf(item)));
     }
-    this.placeTip(this.view.pixel(point));
+    this.placeTip(this.view.pixel(this.at(index)));
   }
 
   /** Puts the tip to the right of a pixel, or to the left if there is no room, inside the frame. */
@@ -163,32 +239,54 @@ export class CollectionMap {
   onPointerMove(event) {
     const [x, y] = this.pixelOf(event);
     if (!this.drag) {
-      if (event.pointerType !== "touch") this.pointAt(nearest(this.positions(), [x, y], POINTER_RADIUS));
+      if (event.pointerType !== "touch" && !this.lasso) this.pointAt(this.nearest([x, y], POINTER_RADIUS));
       return;
     }
     const [lastX, lastY] = this.drag.last;
     this.drag.length += Math.hypot(x - lastX, y - lastY);
     this.drag.last = [x, y];
+    if (this.lasso) {
+      this.lasso.push([x, y]);
+      this.draw(false);
+      return;
+    }
     if (!this.view.zoomed || this.drag.length < DRAG_START) return;
     this.view.pan((lastX - x) / this.view.scale, (lastY - y) / this.view.scale);
-    this.pointAt(NONE);
+    this.pointed = NONE;
+    this.onViewChange();
   }
 
   onPointerDown(event) {
     if (event.button !== 0) return;
     this.canvas.setPointerCapture(event.pointerId);
     this.drag = { last: this.pixelOf(event), length: 0, pointedBefore: this.pointed };
+    if (this.lasso) {
+      this.lasso = new Lasso(this.view);
+      this.lasso.push(this.drag.last);
+    }
   }
 
   /** A click chooses; a first tap only points, and a second one chooses. */
   onPointerUp(event) {
     const { drag } = this;
     this.drag = null;
-    if (!drag || drag.length > LONGEST_CLICK) return;
-    const index = nearest(this.positions(), this.pixelOf(event), POINTER_RADIUS);
+    if (!drag) return;
+    if (this.lasso) {
+      this.closeLasso();
+      return;
+    }
+    if (drag.length > LONGEST_CLICK) return;
+    const index = this.nearest(this.pixelOf(event), POINTER_RADIUS);
     const chooses = event.pointerType !== "touch" || drag.pointedBefore === index;
-    if (index !== NONE && chooses) this.onChoose(this.points[index]);
+    if (index !== NONE && chooses) this.onChoose(this.points.item(index));
     else this.pointAt(index);
+  }
+
+  /** Selects what the lasso encloses; a click without dragging selects nothing. */
+  closeLasso() {
+    const corners = this.lasso.polygon();
+    this.setLasso(false);
+    this.select(corners);
   }
 
   onWheel(event) {
@@ -199,78 +297,107 @@ export class CollectionMap {
 
   onKey(event) {
     if (event.altKey || event.ctrlKey || event.metaKey || !this.points.length) return;
-    const direction = ARROWS[event.key];
-    if (direction) this.visit(this.inDirection(direction));
-    else if (event.key === "PageDown") this.visit(nextInList(this.positions(), this.pointed, 1));
-    else if (event.key === "PageUp") this.visit(nextInList(this.positions(), this.pointed, -1));
-    else if (event.key === "Enter" && this.pointed !== NONE) this.onChoose(this.points[this.pointed]);
-    else if (event.key === "+" || event.key === "=") this.zoom(ZOOM_STEP);
-    else if (event.key === "-") this.zoom(1 / ZOOM_STEP);
-    else if (event.key === "0" || event.key === "Escape") this.reset();
-    else return;
+    if (this.lasso ? !this.onLassoKey(event) : !this.onMapKey(event)) return;
     event.preventDefault();
   }
 
+  onMapKey({ key }) {
+    const direction = ARROWS[key];
+    if (direction) this.visit(this.inDirection(direction));
+    else if (key === "PageDown") this.visit(nextInList(this.active, this.pointed, 1));
+    else if (key === "PageUp") this.visit(nextInList(this.active, this.pointed, -1));
+    else if (key === "Enter" && this.pointed !== NONE) this.onChoose(this.points.item(this.pointed));
+    else if (key === "+" || key === "=") this.zoom(ZOOM_STEP);
+    else if (key === "-") this.zoom(1 / ZOOM_STEP);
+    else if (key === "0" || key === "Escape") this.reset();
+    else return false;
+    return true;
+  }
+
+  /** Arrows move a crosshair, Enter sets a corner, and again at the same place closes the lasso. */
+  onLassoKey({ key, shiftKey }) {
+    const direction = ARROWS[key];
+    const at = this.crosshair ?? this.view.centre;
+    if (direction) {
+      const step = shiftKey ? 4 * STEP : STEP;
+      const limits = [this.view.width, this.view.height];
+      this.crosshair = at.map((value, axis) => Math.min(limits[axis], Math.max(0, value + step * direction[axis])));
+    } else if (key === "Enter" || key === " ") {
+      this.crosshair = at;
+      if (this.lasso.add(at)) this.closeLasso();
+    } else if (key === "Backspace") {
+      this.lasso.corners.pop();
+    } else if (key === "Escape") {
+      this.setLasso(false);
+      this.onSelect(this.selected?.indices ?? null, this.selected?.corners ?? null);
+    } else {
+      return false;
+    }
+    this.draw(false);
+    return true;
+  }
+
   inDirection(direction) {
-    const current = this.points[this.pointed];
-    if (!current) return nearest(this.positions(), this.view.centre);
-    return nextInDirection(this.positions(), this.pointed, this.view.pixel(current), direction);
+    if (this.pointed === NONE) return this.nearest(this.view.centre);
+    return nextInDirection(this.points, this.active, this.pointed, direction, 0.5 / this.view.scale);
   }
 
   /** Points at a picture and moves the map if it is out of view. */
   visit(index) {
-    const point = this.points[index];
-    if (!point) return;
-    this.view.reveal(point);
+    if (index === NONE) return;
+    this.view.reveal(this.at(index));
+    this.draw();
     this.pointAt(index);
   }
 
-  /** Draws at the next frame of the browser. */
-  draw() {
-    if (this.frameRequest) return;
-    this.frameRequest = requestAnimationFrame(() => {
+  /** The coordinate of the query on the map; null if it is not known. */
+  queryPlace() {
+    const index = this.query ? this.points.indexOf(this.query.id) : NONE;
+    if (index !== NONE) return this.at(index);
+    const place = this.query?.place;
+    return place && this.points.length ? { x: place[0], y: place[1] } : null;
+  }
+
+  /** Draws at the next frame of the browser; without `all`, the marks have not changed. */
+  draw(all = true) {
+    if (all) this.image = null;
+    this.frameRequest ??= requestAnimationFrame(() => {
       this.frameRequest = null;
-      if (this.view.width) this.drawNow();
+      if (this.view.width && this.canvas.width) this.drawNow();
     });
   }
 
   drawNow() {
     const context = this.canvas.getContext("2d");
-    const { width, height, factor } = this.view;
-    const pixelRatio = this.canvas.width / width;
-    const radius = (this.points.length > 800 ? 3 : 4.5) * Math.min(2, Math.sqrt(factor));
-    context.setTransform(pixelRatio, 0, 0, pixelRatio, 0, 0);
-    context.clearRect(0, 0, width, height);
-    for (const point of this.points) {
-      context.globalAlpha = this.isActive(point) ? 0.85 : 0.12;
-      this.marks.draw(context, point.label, ...this.view.pixel(point), radius);
+    const { width, height } = this.canvas;
+    const ratio = width / this.view.width;
+    const [, smallest, largest] = RADII.find(([most]) => this.points.length <= most);
+    const radius = Math.min(largest, smallest * Math.sqrt(this.view.factor));
+    const { points, active, marks, view } = this;
+    if (!this.image) {
+      const started = performance.now();
+      const coarse = this.moving && this.drawSeconds > SLOW_SECONDS;
+      const radiusInImage = radius * ratio;
+      this.image = this.raster.draw(points, { active, marks, view, radius: radiusInImage, ratio, width, height, coarse });
+      if (!coarse) this.drawSeconds = (performance.now() - started) / 1000;
     }
-    context.globalAlpha = 1;
-    context.strokeStyle = getComputedStyle(this.canvas).color;
-    this.points.forEach((point, index) => {
-      const [x, y] = this.view.pixel(point);
-      const isQuery = point.id === this.query;
-      if (isQuery || this.results.has(point.id)) drawRing(context, x, y, radius + 3.5, isQuery);
-      if (index === this.pointed) drawCircle(context, x, y, radius + 6, 2.5);
-    });
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.putImageData(this.image, 0, 0);
+    const style = getComputedStyle(this.canvas);
+    context.strokeStyle = style.color;
+    drawNames(context, this.points, this.view, style);
+    for (const id of this.results) {
+      const index = this.points.indexOf(id);
+      if (index !== NONE && id !== this.query?.id) drawRing(context, ...this.view.pixel(this.at(index)), radius + 3.5, false);
+    }
+    const place = this.queryPlace();
+    if (place) drawRing(context, ...this.view.pixel(place), radius + 3.5, true);
+    if (this.pointed !== NONE) drawCircle(context, ...this.view.pixel(this.at(this.pointed)), radius + 6, 2.5);
+    drawLine(context, this);
   }
-}
 
-function drawCircle(context, x, y, radius, lineWidth) {
-  context.lineWidth = lineWidth;
-  context.beginPath();
-  context.arc(x, y, radius, 0, 2 * Math.PI);
-  context.stroke();
-}
-
-/** Draws the ring of a result; the query's is thicker and has crosshairs. */
-function drawRing(context, x, y, radius, isQuery) {
-  drawCircle(context, x, y, radius, isQuery ? 2.5 : 1.2);
-  if (!isQuery) return;
-  context.beginPath();
-  for (const [right, down] of Object.values(ARROWS)) {
-    context.moveTo(x + radius * right, y + radius * down);
-    context.lineTo(x + (radius + 5) * right, y + (radius + 5) * down);
+  /** The texts of the clusters, for those who do not see the map. */
+  clusterTexts() {
+    return this.points.clusters.map(({ label, pictures }) => `${label}, ${plural(pictures, "picture")}`);
   }
-  context.stroke();
 }

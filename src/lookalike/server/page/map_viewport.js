@@ -1,12 +1,12 @@
 // The visible part of the map: converts between map coordinates and pixels, zooms and pans.
 
 const MARGIN = 18; // pixels
-const MAX_ZOOM = 16;
+const MAX_ZOOM = 64;
 
 /** Returns the smallest and the largest value, or 0 and 1 for none. */
 function range(values) {
   if (!values.length) return [0, 1];
-  return [Math.min(...values), Math.max(...values)];
+  return [values.reduce((one, other) => Math.min(one, other)), values.reduce((one, other) => Math.max(one, other))];
 }
 
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
@@ -23,8 +23,8 @@ export class Viewport {
 
   /** Shows all of these points. */
   enclose(points) {
-    const [left, right] = range(points.map((point) => point.x));
-    const [top, bottom] = range(points.map((point) => point.y));
+    const [left, right] = range(points.x);
+    const [top, bottom] = range(points.y);
     this.middle = [(left + right) / 2, (top + bottom) / 2];
     this.extent = [Math.max(right - left, 1e-3), Math.max(bottom - top, 1e-3)];
     this.reset();

@@ -27,6 +27,7 @@ export class QueryPanel {
     state.query = query;
     state.crop = crop;
     $("query").hidden = !query;
+    $("query").classList.toggle("words", Boolean(query?.text));
     $("drop").classList.toggle("compact", Boolean(query));
     $("choose").textContent = query ? "Another picture" : "Choose a picture";
     this.setUsable(true);
@@ -41,6 +42,11 @@ export class QueryPanel {
     image.classList.remove("missing");
     image.removeAttribute("src");
     if (!query) return;
+    if (query.text) {
+      $("query-title").textContent = `“${query.text}”`;
+      $("query-detail").textContent = "";
+      return;
+    }
     const title = query.id ? labelOf(query) : query.name;
     if (query.picture) {
       image.onerror = () => image.classList.add("missing"); // the server may know more formats than the browser
@@ -51,7 +57,7 @@ export class QueryPanel {
     fitFrame(image, "18rem");
     image.alt = `The query: ${title}`;
     $("query-title").replaceChildren(...breakable(title));
-    $("query-detail").textContent = query.id ? query.name : "";
+    $("query-detail").textContent = query.id && query.name !== title ? query.name : "";
   }
 
   /** Disables cropping for a picture that the server refuses. */
@@ -86,7 +92,7 @@ export class QueryPanel {
     const request = new AbortController();
     this.request = request;
     overlay.hidden = true;
-    if (!state.weights || !state.query) return;
+    if (!state.weights || !state.query || state.query.text) return;
     const { query, crop } = state;
     const { signal } = request;
     try {

@@ -3,10 +3,15 @@
 /**
  * What is searched for, and what was found.
  *
- * query: an item of the collection, { id, label, name }, or a file, { picture, name, address }, with its blob: URL.
+ * query: an item of the collection, { id, label, name }, a file, { picture, name, address }, with its blob: URL, or
+ *   words, { text, name }.
  * crop: { left, top, width, height } in fractions of the picture, or null.
  * label: the label to search in; null for all, "" for pictures without one.
  * k, rerank: fields of POST /search.
+ * like, unlike: items that the results should and should not look like.
+ * filters: metadata field -> its condition, such as year>=2020.  group, diversity, confidence: fields of POST /search.
+ * area: { corners, revision, count } of the map to search in, or null.
+ * model: name of the model that answers, "" for the first, "*" for two side by side.
  * weights: whether heat maps are shown.
  * hits: the results.  labels: all labels with counts.  card: the answer of GET /model.
  */
@@ -16,11 +21,33 @@ export const state = {
   label: null,
   k: 12,
   rerank: "none",
+  like: [],
+  unlike: [],
+  filters: {},
+  group: false,
+  diversity: "0",
+  confidence: "",
+  area: null,
+  model: "",
   weights: false,
   hits: [],
   labels: [],
   card: null,
 };
+
+/** The parts of the state that make up a search. */
+export const SEARCH_FIELDS = ["query", "crop", "label", "k", "rerank", "like", "unlike"];
+SEARCH_FIELDS.push("filters", "group", "diversity", "confidence", "area");
+
+/** The filter of POST /search for the chosen label and metadata. */
+export function whereOf({ label, filters }) {
+  const conditions = Object.values(filters);
+  if (label !== null) conditions.unshift(`label=${quoted(label)}`);
+  return conditions.join(", ");
+}
+
+/** A text in quotes, for a filter. */
+export const quoted = (text) => `"${text.replace(/[\\"]/g, "\\$&")}"`;
 
 const MOST_RESULTS = 200; // limit of the server
 const DEFAULT_RESULTS = 12;
