@@ -34,7 +34,7 @@ def _part(seed: int) -> Part:
 
 PARTS = Parts(_part(0), _part(1), _part(2))
 BUDGET = Budget(
-    steps=40,
+    steps=80,
     evaluate_every=2,
     rate=0.02,
     proxies=2,

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,14 +8,17 @@ import torch
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
+from lookalike_studies.average_pooling import study
 from lookalike_studies.average_pooling.claims import has_learnt, judge_claims
 from lookalike_studies.average_pooling.maths import (
+    Cover,
     active_hulls,
     combine,
     cover_features,
     fit_classes,
     histogram_programme,
     measure_network,
+    scale_to_disc,
 )
 from lookalike_studies.average_pooling.plots import cut_patch, nearest_positions
 from lookalike_studies.average_pooling.study import STUDY
@@ -24,6 +28,7 @@ from lookalike._util.progress import Display
 from lookalike._util.signals import Stopped, StopRequest
 from lookalike.cli import main
 from lookalike.geometry import covering_radius, greedy_k_centre
+from lookalike.models import create_backbone
 from lookalike.training import in_memory
 
 
@@ -101,7 +106,7 @@ def test_looking_at_separated_and_at_mixed_classes() -> None:
     for seen in (separated, blurred):
         alone = cover_features(seen.features, labels, 12, 0.02).overlap
         assert (alone.pairs, alone.share) == (seen.cover.overlap.pairs, seen.cover.overlap.share)
-    said = judge_claims([found, found | {"overlapping pairs": 1.0}], [separated.cover.overlap] * 2, 20, 2)
+    said = judge_claims([found, found | {"overlapping pairs": 1.0}], [separated.cover.overlap] * 2, 20, 2, 0.0)
     assert [claim.verdict for claim in said] == ["reproduced", "reproduced", "reproduced", "reproduced", "not tested"]
     assert "0 exceptions among 20 pictures and 2 networks" in said[1].here
 
@@ -110,13 +115,64 @@ def test_hulls_of_a_network_that_has_not_learnt_say_nothing() -> None:
     labels = torch.arange(4).repeat_interleave(8)
     mixed = measure_network(0.3 * some(2, 32, 16, 2).float(), labels, 12, 0.02, 5)
     assert mixed.metrics["overlapping pairs"] == 1
-    on_hulls = judge_claims([mixed.metrics], [mixed.cover.overlap], 32, 4)[2]
+    on_hulls = judge_claims([mixed.metrics], [mixed.cover.overlap], 32, 4, 0.0)[2]
     assert on_hulls.verdict == "not tested"
     assert "before training 100 %, by" in on_hulls.here
     assert on_hulls.here.endswith("the classes have not been learnt")
     for pairs, expected in ((0.5, "reproduced"), (0.1, "partly"), (0.0, "not reproduced")):
         learnt = mixed.metrics | {"MAP@R": 0.5, "overlapping pairs": pairs}
-        assert judge_claims([learnt], [mixed.cover.overlap], 32, 4)[2].verdict == expected
+        assert judge_claims([learnt], [mixed.cover.overlap], 32, 4, 0.0)[2].verdict == expected
+
+
+def test_hulls_that_training_has_not_changed_say_nothing() -> None:
+    labels = torch.arange(4).repeat_interleave(8)
+    network = measure_network(0.3 * some(2, 32, 16, 2).float(), labels, 12, 0.02, 5)
+    before = network.cover.overlap
+    for lost, expected in ((0.05, "not tested"), (0.2, "reproduced")):
+        learnt = network.metrics | {"MAP@R": 0.5, "overlap": before.share - lost}
+        judged = judge_claims([learnt], [before], 32, 4, 0.1)[2]
+        assert judged.verdict == expected
+        assert ("hardly differ from those of the untrained network" in judged.here) == (expected == "not tested")
+
+
+def test_a_network_may_start_from_a_classifier(tmp_path: Path) -> None:
+    weights = create_backbone("resnet20", weights="none").network.state_dict()
+    torch.save({**weights, "fc.weight": torch.zeros(10, 64), "fc.bias": torch.zeros(10)}, tmp_path / "classifier.th")
+    random = study.PlaneLearner("resnet20", 1.0)
+    learner = study.PlaneLearner("resnet20", 1.0, str(tmp_path / "classifier.th"))
+    name = "stage3.2.conv2.weight"
+    assert torch.equal(learner.backbone.network.state_dict()[name], weights[name])
+    assert not torch.equal(random.backbone.network.state_dict()[name], weights[name])
+
+
+def test_features_are_scaled_and_not_clipped() -> None:
+    features = 5 * some(4, 3, 6, 2).float().numpy()
+    scaled = scale_to_disc(features)
+    norms = np.linalg.norm(scaled, axis=-1)
+    assert norms.max() == pytest.approx(1)
+    assert (norms > 0.999).sum() == 1
+    assert scaled == pytest.approx(features / np.linalg.norm(features, axis=-1).max())
+    assert not scale_to_disc(np.zeros((1, 2, 2), np.float32)).any()
+
+
+def test_training_goes_on_until_hulls_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_pictures(tmp_path / "data", 12)
+    context = Context(tmp_path / "out", Display(StopRequest(), quiet=True), str(tmp_path / "data"))
+    shares = iter([0.9, 0.85, 0.7])  # of training pictures, before training and after each cycle; then the real ones
+
+    def cover(*arguments: Any) -> Cover:
+        result = cover_features(*arguments)
+        share = next(shares, None)
+        if share is None:
+            return result
+        common = result.overlap._replace(common=share * (1 - torch.eye(3)), areas=torch.ones(3))
+        return result._replace(overlap=common)
+
+    monkeypatch.setattr(study, "cover_features", cover)
+    monkeypatch.setattr(study.claims, "has_learnt", lambda *_: True)
+    settings = STUDY.load_settings("miniature", {"margins": [0.5], "prototypes": 20, "cycles": 5})
+    result = STUDY.run(settings, context)
+    assert result.numbers["networks"][0]["steps"] == 2 * settings.steps  # 0.9, 0.85 after one cycle, 0.7 after two
 
 
 def test_what_it_takes_to_have_learnt() -> None:
@@ -130,8 +186,8 @@ def test_what_it_takes_to_have_learnt() -> None:
 )
 def test_whatever_does_not_hold_is_said(change: dict[str, float], which: int) -> None:
     found = measure_network(some(3, 6, 4, 2).float(), torch.tensor([0, 0, 0, 1, 1, 1]), 4, 0.02, 2)
-    assert judge_claims([found.metrics], [found.cover.overlap], 6, 2)[which].verdict == "reproduced"
-    assert judge_claims([found.metrics | change], [found.cover.overlap], 6, 2)[which].verdict == "not reproduced"
+    assert judge_claims([found.metrics], [found.cover.overlap], 6, 2, 0.0)[which].verdict == "reproduced"
+    assert judge_claims([found.metrics | change], [found.cover.overlap], 6, 2, 0.0)[which].verdict == "not reproduced"
 
 
 def test_patches_are_cut_around_the_nearest_place() -> None:

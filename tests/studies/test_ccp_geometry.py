@@ -25,11 +25,11 @@ def test_as_it_is_typed(tmp_path: Path) -> None:
     out = tmp_path / "out"
     argv = ["study", "ccp-geometry", "--miniature", "--out", str(out)]
     assert main([*argv, "--set", "rates=0.003, letters=4, batch=8, per_class=2"]) == 0
-    for name in ("plane", "problems", "gap", "unseen"):
+    for name in ("plane", "problems", "constraint", "gap", "unseen"):
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert b"</svg>" in (out / f"{name}.svg").read_bytes()
     numbers = json.loads((out / "numbers.json").read_text())
-    assert len(numbers["claims"]) == 6
+    assert len(numbers["claims"]) == 9
     assert numbers["rate"] == 0.003
     assert set(numbers["unseen"][ONE][0]) == {"figure", "own_radius", "distance"}
     assert set(numbers["plane"]) == {ONE, ALTERNATING, SAMPLES}

@@ -58,7 +58,8 @@ def test_a_course_survives_being_kept(courses: dict[str, list[Course]]) -> None:
         rest = {name: each for name, each in kept.items() if not isinstance(each, np.ndarray)}
         again = Course.of({**kept, **json.loads(json.dumps(rest))})
         assert again.curve == course.curve
-        assert [each[:5] for each in again.snapshots] == [tuple(each[:5]) for each in course.snapshots]
+        assert [each[:6] for each in again.snapshots] == [tuple(each[:6]) for each in course.snapshots]
+        assert np.array_equal(again.train, course.train)
         for one, other in zip(again.snapshots, course.snapshots, strict=True):
-            for mine, theirs in zip(one[5:], other[5:], strict=True):
+            for mine, theirs in zip(one[6:], other[6:], strict=True):
                 assert (mine is None and theirs is None) or np.array_equal(mine, theirs)

@@ -216,9 +216,9 @@ def _selects(number: int, chance: np.random.Generator) -> str:
 DIFFERENCES = {  # claims of a difference, by axis
     **{"keep": [0], "sharpness-prototypes": [0, 1, 2, 3], "prototypes": [0, 1], "embedding-size": [1, 2]},
     **{"lambda-proxies": [0, 1], "pool-proxies": [0], "alternating": [0, 1, 2], "batch-size": [0], "zero-shot": [0]},
-    **{"factorial": [0, 1, 2, 3], "poolings": [0]},
+    **{"factorial": [0, 1, 2, 3], "poolings": [0, 2]},
 }
-ALIKE_CLAIMS = {"iterations": [0, 1], "embedding-size": [0], "pool-proxies": [1], "batch-size": [1], "poolings": [1]}
+ALIKE_CLAIMS = {"iterations": [0, 1], "embedding-size": [0], "pool-proxies": [1], "batch-size": [1], "poolings": [1, 3]}
 DIRECTIONAL: dict[str, Rule] = {
     **{f"alternating {spread}": partial(_alternating, spread) for spread in (0.1, 1.0)},
     **{f"unseen {spread}": partial(_unseen, spread) for spread in (0.1, 1.0)},

@@ -14,7 +14,7 @@ from lookalike_studies.effects.measured import Measured
 
 from lookalike.cli import main
 from lookalike.experiments.plan import load_sources
-from lookalike.experiments.workers import Progress
+from lookalike.experiments.runner import Progress
 from lookalike.report.theme import style
 
 SMALL = "glyphs(cells=1, size=32, train_classes=12, test_classes=4, per_class=4)"
@@ -62,7 +62,11 @@ def test_quick_lowers_steps_points_and_models_and_nothing_else(name: str) -> Non
             for scale in ("quick", "full")
         )
     known = {str(point): full.cells[number] for number, point in enumerate(axis.points("all"))}
+    refused = {str(point) for point, _ in full.impossible}
     for number, point in enumerate(axis.points("some")):
+        if str(point) in refused:  # 128 directions of a network with 64
+            assert not quick.cells[number]
+            continue
         other = known[str(point)][0]
         assert len(quick.cells[number]) == 2  # the papers' protocols say 1 to 12
         for mine in quick.cells[number]:
@@ -99,11 +103,11 @@ def test_other_seeds_are_other_models() -> None:
 def test_it_is_a_failure_where_every_model_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def work(cells: Any, *_: Any, **__: Any) -> Progress:
+    def run_cells(cells: Any, *_: Any, **__: Any) -> Progress:
         is_letters = cells[0].protocol == "letters"
         return Progress(done=cells) if is_letters else Progress(failed=[(cell, "no memory") for cell in cells])
 
-    monkeypatch.setattr(effects, "work", work)
+    monkeypatch.setattr(effects, "run_cells", run_cells)
     assert main(["study", "effects", "--miniature", "--out", str(tmp_path), "--set", "axis=keep"]) == 1
     said = capsys.readouterr().err
     assert said.splitlines()[-1].startswith("lookalike study: every model failed: keep: failed: ")

@@ -41,4 +41,4 @@ def test_the_page_shows_values_whole() -> None:
     study = get_study("effects")
     names = "size=128; lr=0.001; batch_size=64; per_class=8; weight_decay=0.0005; schedule=cosine; ema=0.99"
     settings = replace(study.load_settings("full"), set=names)
-    assert render_page(study, settings, StudyResult(), RUN).count(names) == 2  # as what differs, and among all
+    assert render_page(study, settings, StudyResult(), RUN, {}).count(names) == 2  # as what differs, and among all

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
@@ -64,6 +65,12 @@ class Network(NamedTuple):
     cover: Cover
     layer: nn.Linear  # classes, fitted on the averages
     metrics: dict[str, float]
+
+
+def scale_to_disc(features: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Divide local features (B, n, d) by the largest norm; angles and ratios of distances stay as they are."""
+    largest = np.linalg.norm(features, axis=-1).max()
+    return features / max(float(largest), np.finfo(np.float32).tiny)
 
 
 def combine(features: Tensor, prototypes: Tensor) -> Mixtures:
@@ -141,7 +148,7 @@ def measure_network(features: Tensor, labels: Tensor, count: int, active: float,
         "programme off by": max(differences),
         "programmes": len(differences),
         "radius": cover.radius,
-        "on the circle": _share(torch.linalg.vector_norm(features, dim=-1) > 1 - ROUNDING),
+        "median norm": float(torch.linalg.vector_norm(features, dim=-1).median()),
         "error": float(mixtures.error.mean()),
         "largest error": float(mixtures.error.max()),
         "violations": mixtures.violations(cover.radius, EXACT),

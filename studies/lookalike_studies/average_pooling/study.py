@@ -1,13 +1,15 @@
 """Average pooling: pictures are mixtures of a few prototypes, and classes that share prototypes overlap.
 
-A network is trained with average pooling of 2-D local features in the unit disc, so that everything can be drawn. Then
-48 prototypes (greedy k-centre) cover all local features of pictures that it has not seen. For each picture we compare
+A network is trained with average pooling of 2-D local features, so that everything can be drawn. Training goes on until
+the classes are learnt and their hulls differ from those of the untrained network. Then the features are scaled into the
+unit disc: all are divided by the largest norm. 48 prototypes (greedy k-centre) cover all local features of pictures
+that the network has not seen. For each picture we compare
 
     the histogram operator (4.2.5)        nearest assignment with the linear programme
     PCC, the mixture of prototypes        with the average: no farther apart than the covering radius
     the classification view (4.2.4)       the score of a class with the mean of the scores of the positions
 
-The thesis trains on CIFAR-10; this study on any class folders, or on drawn glyphs.
+The thesis trains on CIFAR-10; this study on any class folders, as CIFAR-10's, or on drawn glyphs.
 
 Reference: section 4.3 and Figures 4.2 to 4.4 of Gürbüz's thesis.
 """
@@ -25,17 +27,17 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from lookalike import objectives
 from lookalike.data.pictures import Pictures
-from lookalike.geometry import clip
 from lookalike.models import create_backbone
+from lookalike.models.backbone import in_eval_mode
 from lookalike.objectives import Loss
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.in_memory import inference_batches, pixel_batches
 from lookalike.training.loop import fit
 from lookalike.training.pretrain import read_pixels
 from lookalike_studies.average_pooling import claims, plots
-from lookalike_studies.average_pooling.maths import cover_features, measure_network
+from lookalike_studies.average_pooling.maths import cover_features, measure_network, scale_to_disc
 from lookalike_studies.framework.class_pictures import class_pictures
-from lookalike_studies.framework.context import Context
+from lookalike_studies.framework.context import Context, Part, Tick
 from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
 
 SEARCH_SEED = 1000  # of the networks that choose the margin
@@ -49,6 +51,7 @@ class AveragePooling(StudySettings):
     """Settings of the study."""
 
     backbone: str = setting("network up to its local features")
+    weights: str = setting("it starts from: none (random), or a file of a network that classified the pictures")
     classes: int = setting("number of classes, the first of the data unless named", least=2)
     names: tuple[str, ...] = setting("classes, instead of the first ones", may_be_empty=True)
     prototypes: int = setting("chosen among all local features by greedy k-centre", least=1)
@@ -58,7 +61,9 @@ class AveragePooling(StudySettings):
     per_class: int = setting("pictures of each class in a batch of all classes", least=2)
     pictures: int = setting("measured pictures of each class, not used in training", budget=True, least=2)
     training_pictures: int = setting("of each class at most", budget=True, least=2)
-    steps: int = setting("of training", budget=True, least=1)
+    differ: float = setting("overlap that class hulls must lose in training, as a share of the smaller hull", above=0)
+    steps: int = setting("of a cycle of training", budget=True, least=1)
+    cycles: int = setting("at most; training ends when classes are learnt and their hulls differ", budget=True, least=1)
     search_steps: int = setting("of training with each margin, to choose one", budget=True, least=1)
     programmes: int = setting("pictures whose linear programme is solved", budget=True, least=1)
     seeds: tuple[int, ...] = setting("of the networks", budget=True)
@@ -72,15 +77,16 @@ class AveragePooling(StudySettings):
 class PlaneLearner(nn.Module):
     """Network with 2-D local features, trained with C2 on their averages."""
 
-    def __init__(self, backbone: str, margin: float) -> None:
+    def __init__(self, backbone: str, margin: float, weights: str = "none") -> None:
         super().__init__()
-        self.backbone = create_backbone(backbone, weights="none")
+        self.backbone = create_backbone(backbone, weights=weights)
         self.projection = nn.Linear(self.backbone.channels, 2, bias=False)
         self.objective = objectives.create("c2", negative_margin=margin, normalise=False)
 
     def features(self, inputs: Tensor) -> Tensor:
-        """Compute local features (B, n, 2) in the unit disc, of inputs (B, 3, S, S)."""
-        return clip(self.projection(self.backbone(inputs)))
+        """Compute local features (B, n, 2) of inputs (B, 3, S, S)."""
+        features: Tensor = self.projection(self.backbone(inputs))
+        return features
 
     def forward(self, inputs: Tensor, labels: Tensor) -> Loss:
         """Compute the loss of inputs (B, 3, S, S) with labels (B,)."""
@@ -89,10 +95,11 @@ class PlaneLearner(nn.Module):
 
     @torch.inference_mode()
     def embed(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Compute the local features of pictures (B, S, S, 3)."""
-        self.eval()
-        batches = inference_batches(pixels, self.backbone.spec)
-        return np.concatenate([self.features(inputs).numpy() for inputs in batches])
+        """Compute the local features of pictures (B, S, S, 3), scaled into the unit disc."""
+        with in_eval_mode(self):
+            batches = inference_batches(pixels, self.backbone.spec)
+            features = np.concatenate([self.features(inputs).numpy() for inputs in batches])
+        return scale_to_disc(features)
 
 
 def run(settings: AveragePooling, context: Context) -> StudyResult:
@@ -113,10 +120,19 @@ def run(settings: AveragePooling, context: Context) -> StudyResult:
     margin = max(validation, key=validation.__getitem__)
     tried = ", ".join(f"{candidate:g}" for candidate in validation)
     context.display.say(f"margin {margin:g}, chosen by validation among {tried}")
-    networks, untrained = [], []
+    networks, untrained, steps_done = [], [], []
+    training_pixels = read_pixels(training, create_backbone(settings.backbone, weights="none").spec, context.display)
+    parts = []
     for seed in settings.seeds:
-        learn = partial(_features, training, pixels, settings, margin, settings.steps, seed, context)
-        features = context.cached(f"features, seed {seed}", learn, ignore=NOT_IN_TRAINING)["features"]
+        cycles = settings.cycles
+        learn = partial(
+            _features, training_pixels, training.labels, pixels, settings, margin, settings.steps, cycles, seed
+        )
+        title = f"training, margin {margin:g}, seed {seed}"
+        parts.append(Part(f"features, seed {seed}", cycles * settings.steps, learn, title))
+    for seed, trained in zip(settings.seeds, context.train_all(parts, ignore=NOT_IN_TRAINING), strict=True):
+        features = trained["features"]
+        steps_done.append(int(trained["steps"]))
         first_features = _create_learner(settings.backbone, margin, seed).embed(pixels)
         cover = settings.prototypes, settings.active
         networks.append(measure_network(torch.from_numpy(features), labels, *cover, settings.programmes))
@@ -124,13 +140,14 @@ def run(settings: AveragePooling, context: Context) -> StudyResult:
     scene = plots.Scene(pixels, measured.labels, measured.classes, networks[0])
     metrics = [network.metrics for network in networks]
     numbers = []
-    for seed, network, before in zip(settings.seeds, networks, untrained, strict=True):
+    for seed, steps, network, before in zip(settings.seeds, steps_done, networks, untrained, strict=True):
         mixtures = network.cover.mixtures
         of_untrained = {"overlapping pairs": before.pairs, "overlap": before.share}
         per_picture = {"errors": mixtures.error.numpy(), "radii": mixtures.radius.numpy()}
-        numbers.append({"seed": seed, **network.metrics, "untrained": of_untrained, **per_picture})
+        row = {"seed": seed, "steps": steps, **network.metrics, "untrained": of_untrained}
+        numbers.append({**row, **per_picture})
     return StudyResult(
-        claims=claims.judge_claims(metrics, untrained, len(measured), len(measured.classes)),
+        claims=claims.judge_claims(metrics, untrained, len(measured), len(measured.classes), settings.differ),
         figures={
             "partition": (
                 plots.draw_partition(scene),
@@ -167,7 +184,12 @@ def run(settings: AveragePooling, context: Context) -> StudyResult:
             "margins": {f"{candidate:g}": value for candidate, value in validation.items()},
             "networks": numbers,
         },
-        notes=[_describe_data(context.data or DRAWN, training, measured, validation)],
+        notes=[
+            _describe_data(context.data or DRAWN, training, measured, validation, settings.weights),
+            f"Trained for {', '.join(map(str, steps_done))} steps (one number per seed): until the classes of "
+            f"training pictures are learnt and their hulls overlap by {settings.differ:.0%} less than before training, "
+            f"or for {settings.cycles} cycles of {settings.steps:,} steps.",
+        ],
     )
 
 
@@ -181,62 +203,95 @@ def _validate_margins(training: Pictures, settings: AveragePooling, context: Con
         is_held_out[indices[: max(2, len(indices) // 5)]] = True
     rest, held_out = training.take(np.flatnonzero(~is_held_out)), training.take(np.flatnonzero(is_held_out))
     pixels = read_pixels(held_out, create_backbone(settings.backbone, weights="none").spec, context.display)
-    validation = {}
+    rest_pixels = read_pixels(rest, create_backbone(settings.backbone, weights="none").spec, context.display)
+    parts = []
     for margin in settings.margins:
-        learn = partial(_features, rest, pixels, settings, margin, settings.search_steps, SEARCH_SEED, context)
-        cached = context.cached(f"choosing, margin {margin:g}", learn, ignore=(*NOT_IN_TRAINING, "steps"))
-        vectors = cached["features"].mean(1)
+        steps = settings.search_steps
+        learn = partial(_features, rest_pixels, rest.labels, pixels, settings, margin, steps, 1, SEARCH_SEED)
+        parts.append(Part(f"choosing, margin {margin:g}", steps, learn, f"choosing, margin {margin:g}"))
+    results = context.train_all(parts, ignore=(*NOT_IN_TRAINING, "steps", "cycles"))
+    validation = {}
+    for margin, searched in zip(settings.margins, results, strict=True):
+        vectors = searched["features"].mean(1)
         validation[margin] = retrieval_metrics(vectors, held_out.labels, distance="l2")["MAP@R"]
     return validation
 
 
 def _features(
-    training: Pictures,
+    training_pixels: NDArray[np.uint8],
+    training_labels: NDArray[np.int64],
     pixels: NDArray[np.uint8],
     settings: AveragePooling,
     margin: float,
     steps: int,
+    cycles: int,
     seed: int,
-    context: Context,
+    tick: Tick,
 ) -> dict[str, Any]:
-    """Train a network; return the local features of ``pixels``."""
-    learner = _create_learner(settings.backbone, margin, seed)
-    optimizer = torch.optim.Adam(learner.parameters(), lr=settings.rate)
-    schedule = OneCycleLR(optimizer, settings.rate, total_steps=max(steps, SHORTEST_CYCLE))
-    training_pixels = read_pixels(training, learner.backbone.spec, context.display)
-
+    """Train a network in cycles until its class hulls differ; return the local features of ``pixels`` and the steps."""
+    learner = _create_learner(settings.backbone, margin, seed, settings.weights)
+    classes = int(training_labels.max()) + 1
     batches = pixel_batches(
         training_pixels,
-        training.labels,
+        training_labels,
         learner.backbone.spec,
-        classes=len(training.classes),
+        classes=classes,
         per_class=settings.per_class,
         seed=seed,
     )
-    with context.display.bar(steps, f"training, margin {margin:g}, seed {seed}", " steps") as tick:
+    probe = _first_of_each_class(training_labels, settings.pictures)
+    probe_labels = torch.from_numpy(training_labels[probe])
+
+    def look_at_hulls(learner: PlaneLearner) -> tuple[float, bool]:
+        """Overlap of the class hulls of some training pictures, and whether their classes are learnt."""
+        features = torch.from_numpy(learner.embed(training_pixels[probe]))
+        map_at_r = retrieval_metrics(features.mean(1), probe_labels, distance="l2")["MAP@R"]
+        overlap = cover_features(features, probe_labels, settings.prototypes, settings.active).overlap.share
+        return overlap, claims.has_learnt([map_at_r], classes)
+
+    before, _ = look_at_hulls(_create_learner(settings.backbone, margin, seed))
+    done = 0
+    while done < cycles * steps:
+        optimizer = torch.optim.Adam(learner.parameters(), lr=settings.rate)
+        schedule = OneCycleLR(optimizer, settings.rate, total_steps=max(steps, SHORTEST_CYCLE))
         fit(learner, batches, optimizer, steps=steps, seed=seed, lr_schedule=schedule, on_step=lambda *_: tick(1))
-    return {"features": learner.embed(pixels)}
+        done += steps
+        overlap, has_learnt = look_at_hulls(learner)
+        if before - overlap >= settings.differ and has_learnt:
+            break
+    return {"features": learner.embed(pixels), "steps": done}
 
 
-def _create_learner(backbone: str, margin: float, seed: int) -> PlaneLearner:
+def _first_of_each_class(labels: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    return np.concatenate([np.flatnonzero(labels == label)[:count] for label in range(int(labels.max()) + 1)])
+
+
+def _create_learner(backbone: str, margin: float, seed: int, weights: str = "none") -> PlaneLearner:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return PlaneLearner(backbone, margin)
+        return PlaneLearner(backbone, margin, weights)
 
 
-def _describe_data(source: str, training: Pictures, measured: Pictures, validation: Mapping[float, float]) -> str:
+def _describe_data(
+    source: str, training: Pictures, measured: Pictures, validation: Mapping[float, float], weights: str
+) -> str:
     metrics = ", ".join(f"{100 * value:.1f} at {margin:g}" for margin, value in validation.items())
+    start = "random weights"
+    if weights != "none":
+        start = f"{weights}, the weights of a classifier"
     return (
-        f"The thesis uses CIFAR-10; this run {source}: {len(training):,} pictures for training, {len(measured):,} "
-        f"others of the same {len(measured.classes)} classes are measured. Loss and margin are not given: C2, with the "
-        f"margin that was best on training pictures held out for it (MAP@R in percent: {metrics})."
+        f"The network starts from {start}. The thesis uses CIFAR-10; this run {source}: {len(training):,} pictures for "
+        f"training, {len(measured):,} others of the same {len(measured.classes)} classes are measured. Loss and margin "
+        "are not given: C2, with the margin that was best on training pictures held out for it (MAP@R in percent: "
+        f"{metrics})."
     )
 
 
 STUDY = Study(
     name="average-pooling",
     title="What average pooling does: pictures are mixtures of prototypes, and classes that share them overlap",
-    about="A network is trained with average pooling of local features in the unit disc. Prototypes chosen by greedy "
+    about="A network is trained with average pooling of 2-D local features, which are then scaled into the unit disc. "
+    "Prototypes chosen by greedy "
     "k-centre cover the features of unseen pictures. Each picture's average is compared with the mixture of prototypes "
     "of its histogram, the histogram with the linear programme that defines it, class hulls with each other, and class "
     "scores with the mean of the scores of all positions.",

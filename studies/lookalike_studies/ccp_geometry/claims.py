@@ -26,7 +26,8 @@ from lookalike_studies.ccp_geometry.measures import (
     spread,
 )
 from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, SAMPLES, Course, Parts, map_at_r
-from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim, Requirement
+from lookalike_studies.ccp_geometry.theory import Deviation, Terms, clip_ratio, slope, summing_layer
+from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim, Requirement, Verdict
 from lookalike_studies.framework.seeds import format_seed_count
 from lookalike_studies.framework.tables import tabulate
 
@@ -93,6 +94,28 @@ PROPOSITION = Claim(
         ),
     ),
 )
+# The exponent: half a tenth off is nothing, 200 draws for each number of anchors.
+ANCHORS = Claim(
+    "with m random anchors, the loss deviates from that over all pairs by at most zeta delta + L sqrt((2 K log 2 + 2 "
+    "log 1/gamma) / m) (Proposition 3.2.1)",
+    (
+        Comparison("within", ">", 0.9499, "a share 1 - gamma of the draws is within the bound", effect=0.0, must=True),
+        Comparison("slope", "within", -0.5, "the deviation falls as 1 / sqrt(m)", tolerance=0.15),
+    ),
+    here="{within:.1%} of the draws are within the bound (gamma 5%), {seeds}; the mean deviation falls as m^{slope:2}; "
+    "with {anchors} anchors it is {deviation:.4f}, the bound {bound:.2f}, Hoeffding's, without a cover, "
+    "{hoeffding:.2f}",
+    partly_with_one_seed=True,
+)
+TERMS = Claim(
+    "the training loss L1 is small and L2 is bounded, so L3 decides how well a subset of the pairs generalises (3.2.8)",
+    (
+        Comparison("L3", ">", "L1", "L3 is larger than L1", effect=0.0),
+        Comparison("L3", ">", "L2", "L3 is larger than L2", effect=0.0),
+    ),
+    here="{source}, alternating, {seeds}: expected loss {expected:.4f}, L1 {L1:.4f}, L2 {L2:.4f}, L3 {L3:.4f}; {sum}",
+)
+LEMMA = "the loss is sqrt(2) omega^L-Lipschitz, omega the largest sum of the weights of a neuron (Lemma 3.2.1)"
 UNSEEN = Claim(
     "alternating problems improve the geometry of unseen classes: smaller radius, larger distance between classes "
     "(Figure 3.3, CUB; its numbers are not in our copy)",
@@ -248,6 +271,50 @@ def proposition_claim(gaps: Gaps, measured: dict[str, list[Measured]], classes: 
     values |= {"MAP@R": least, "enough": enough, "beyond": least - enough}
     seeds = format_seed_count(len(correlation))
     return PROPOSITION.judge(values, **{"seeds": seeds, "by way": by_way, "bound": bound})
+
+
+def anchors_claim(measured: list[list[Deviation]]) -> JudgedClaim:
+    """Judge Proposition 3.2.1; one list for each seed."""
+    most = [run[-1] for run in measured]
+    values = {
+        "within": np.array([min(deviation.within for deviation in run) for run in measured]),
+        "slope": np.array([slope(run) for run in measured]),
+        "deviation": np.array([deviation.mean for deviation in most]),
+        "bound": np.array([deviation.bound for deviation in most]),
+        "hoeffding": np.array([deviation.hoeffding for deviation in most]),
+    }
+    texts = {"anchors": str(most[0].anchors), "seeds": format_seed_count(len(measured))}
+    if len(measured[0]) < FEWEST_SETS:
+        return ANCHORS.not_tested("too few numbers of anchors for an exponent")
+    return ANCHORS.judge(values, **texts)
+
+
+def terms_claim(terms: list[Terms], source: str) -> JudgedClaim:
+    """Judge which term of (3.2.8) is the largest; one for each seed."""
+    expected, training, sampling, subset = np.transpose(terms)
+    held = int((expected <= training + sampling + subset + 1e-9).sum())
+    text = f"the expected loss is at most their sum in {held} of {len(terms)} runs, as it must be"
+    values = {"expected": expected, "L1": training, "L2": sampling, "L3": subset}
+    return TERMS.judge(values, source=source, seeds=format_seed_count(len(terms)), sum=text)
+
+
+def lemma_claim(layers: NDArray[np.float64]) -> JudgedClaim:
+    """Judge Lemma 3.2.1 by a layer that contradicts its proof, and by the layers (n, 3) of a trained network."""
+    counterexample = summing_layer()
+    spectral, columns, rows = layers.T
+    above_columns, above_rows = int((spectral > columns).sum()), int((spectral > rows).sum())
+    above_both = int((spectral > np.sqrt(rows * columns) * (1 + 1e-6)).sum())
+    here = (
+        f"a neuron that adds 8 inputs has omega {counterexample.columns:g} in the proof (sums over the weights of an "
+        f"input) and a spectral norm of {counterexample.spectral:.2f}: |sum w x|^2 <= sum w^2 x^2 is false. Of "
+        f"{len(layers)} trained layers, the norm is above that omega in {above_columns}, in {above_rows} "
+        f"above the omega of the text (weights of a neuron), in {above_both} above the root of their product, a true "
+        f"bound. The clip stretches random pairs by {clip_ratio():.3f} at most: it is 1-Lipschitz, the text says 2"
+    )
+    verdict: Verdict = "reproduced"
+    if counterexample.spectral > counterexample.columns or above_columns:
+        verdict = "not reproduced"
+    return JudgedClaim(LEMMA, here, verdict)
 
 
 def ranks(gaps: Gaps, name: str) -> dict[tuple[str, str], list[float]]:

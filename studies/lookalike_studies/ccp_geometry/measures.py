@@ -83,12 +83,12 @@ def class_spread(vectors: Floats, labels: Labels) -> float:
 def gaps(vectors: Floats, labels: Labels, sets: list[Floats], margins: tuple[float, float]) -> list[Gap]:
     """Measure each set of anchors, (classes, k, D) in the order of the labels; margins: positive, negative."""
     points, point_labels = torch.from_numpy(vectors).double(), torch.from_numpy(labels)
-    all_pairs = _mean_losses(points, point_labels, points, point_labels, margins).mean()
+    all_pairs = mean_losses(points, point_labels, points, point_labels, margins).mean()
     measured = []
     for anchors in sets:
         flat = torch.from_numpy(anchors).double().flatten(0, 1)
         anchor_labels = torch.from_numpy(np.repeat(np.unique(labels), anchors.shape[1]))
-        losses = _mean_losses(flat, anchor_labels, points, point_labels, margins)
+        losses = mean_losses(flat, anchor_labels, points, point_labels, margins)
         distances = torch.cdist(points, flat).masked_fill(point_labels[:, None] != anchor_labels, torch.inf)
         nearest_distances, nearest = distances.min(1)
         shares = torch.bincount(nearest, minlength=len(flat)).double() / len(points)
@@ -98,7 +98,7 @@ def gaps(vectors: Floats, labels: Labels, sets: list[Floats], margins: tuple[flo
     return measured
 
 
-def _mean_losses(
+def mean_losses(
     one: torch.Tensor, one_labels: torch.Tensor, other: torch.Tensor, labels: torch.Tensor, margins: tuple[float, float]
 ) -> torch.Tensor:
     """Mean loss of each of ``one`` over all of ``other``; in chunks, as all distances together take GBs."""

@@ -113,6 +113,28 @@ def draw_problems(courses: Courses, labels: Labels) -> Figure:
     return drawn
 
 
+def draw_constraint(courses: Courses) -> Figure:
+    """Draw the chance constraint at the solution of every problem, with its bounds, for the first seed."""
+    kinds = (ALTERNATING, SAMPLES)
+    with theme():
+        drawn, axes = figure(11, 4.6, 1, 2)
+        for panel, (share, bound), title in zip(
+            axes, ((0, 1), (2, 3)), ("all pairs", "the worst proxy: epsilon"), strict=True
+        ):
+            for kind in (*kinds, ONE):
+                snapshots = courses[kind][0].snapshots
+                numbers = [snapshot.number for snapshot in snapshots]
+                values = 100 * np.array([snapshot.constraint for snapshot in snapshots])
+                panel.plot(numbers, values[:, share], label=f"{kind}, violated pairs", **_line(kind))
+                dotted = {**_line(kind), "linestyle": ":", "markerfacecolor": PAPER}
+                panel.plot(numbers, values[:, bound], label=f"{kind}, Markov bound", **dotted)
+            panel.set(xlabel="problem", ylabel="% of the pairs", title=title)
+            panel.set_ylim(bottom=0)
+            panel.xaxis.get_major_locator().set_params(integer=True)
+        legend_below(drawn, axes[0], 3)
+    return drawn
+
+
 def _draw_curve(panel: Any, kind: str, runs: list[Course]) -> None:
     """Draw MAP@R by step, the mean over seeds; markers where problems of the first seed ended."""
     curves = np.array([run.curve for run in runs])  # (seeds, evaluations, step and MAP@R)

@@ -7,7 +7,7 @@ same start, batches, steps and rate. Weights are chosen by MAP@R on held-out pic
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from lookalike.objectives.between_proxies import BetweenAnchors
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.ccp import ProxyProblems
 from lookalike.training.loop import fit
+from lookalike_studies.ccp_geometry.theory import layer_norms
 from lookalike_studies.framework.context import Tick
 
 Floats = NDArray[np.float32]
@@ -80,6 +81,7 @@ class Snapshot(NamedTuple):
     figure: float  # its best MAP@R
     radius_before: float | None  # mean over classes: of the next pool, covered by these proxies; None if it did not end
     radius_after: float | None  # the same with the next proxies as well
+    constraint: tuple[float, ...]  # the values of ``ChanceConstraint``
     plane: Floats
     converged: Floats
     following: Floats | None  # where the next problem's proxies begin; None where the steps ended
@@ -91,6 +93,8 @@ class Course(NamedTuple):
     proxies: Floats  # at the best evaluation of all
     validation: Floats  # vectors of the held-out pictures there
     test: Floats  # vectors of the test pictures there
+    train: Floats  # vectors of the training pictures at ``train_sample``
+    layers: NDArray[np.float64]  # (layers, 3), norms of the layers, see ``theory.LayerNorm``
 
     @property
     def best_map_at_r(self) -> float:
@@ -103,11 +107,13 @@ class Course(NamedTuple):
             "proxies": self.proxies,
             "validation": self.validation,
             "test": self.test,
+            "train": self.train,
+            "layers": self.layers,
             "plane": np.stack([snapshot.plane for snapshot in self.snapshots]),
             "converged": np.stack([snapshot.converged for snapshot in self.snapshots]),
             "following": np.array(following, np.float32),
             "curve": self.curve,
-            "rows": [snapshot[:5] for snapshot in self.snapshots],
+            "rows": [snapshot[:6] for snapshot in self.snapshots],
         }
 
     @classmethod
@@ -118,9 +124,13 @@ class Course(NamedTuple):
             following = None
             if i < len(values["following"]):  # the steps may have ended before the last problem did
                 following = values["following"][i]
-            snapshots.append(Snapshot._make([*row, values["plane"][i], values["converged"][i], following]))
+            *numbers, constraint = row
+            snapshots.append(
+                Snapshot._make([*numbers, tuple(constraint), values["plane"][i], values["converged"][i], following])
+            )
         curve = [tuple(point) for point in values["curve"]]
-        return cls(snapshots, curve, values["proxies"], values["validation"], values["test"])
+        vectors = [values[name] for name in ("proxies", "validation", "test", "train", "layers")]
+        return cls(snapshots, curve, *vectors)
 
 
 class Learner(nn.Module):
@@ -170,7 +180,7 @@ class Recorder:
         if ended is not None:
             following = self._proxies()
             radii = ended.radius_before, ended.radius_after
-            self._record(number, step, radii, following)
+            self._record(number, step, radii, ended.constraint, following)
             self._start_problem(figure)
         elif self.problems.waited == 0:
             self.plane, self.figure = self.vectors, figure
@@ -181,16 +191,22 @@ class Recorder:
     def finish(self, step: int) -> None:
         """Record the problem that the last step interrupted."""
         if not self.snapshots or self.snapshots[-1].step < step:
-            self._record(self.problems.number, step, (None, None), None)
+            self._record(self.problems.number, step, (None, None), self.problems.constraint, None)
 
     def _start_problem(self, figure: float) -> None:
         self.converged = self._proxies()
         self.plane, self.figure = self.vectors, figure
 
     def _record(
-        self, number: int, step: int, radii: tuple[float | None, float | None], following: Floats | None
+        self,
+        number: int,
+        step: int,
+        radii: tuple[float | None, float | None],
+        constraint: Sequence[float],
+        following: Floats | None,
     ) -> None:
-        snapshot = Snapshot(number, step, self.figure, *radii, self.plane, self.converged, following)
+        values = tuple(constraint)
+        snapshot = Snapshot(number, step, self.figure, *radii, values, self.plane, self.converged, following)
         self.snapshots.append(snapshot)
 
     def _proxies(self) -> Floats:
@@ -253,7 +269,23 @@ def solve(
     )
     recorder.finish(budget.steps)
     test = vectors_of(model, parts.test).numpy()
-    return Course(recorder.snapshots, recorder.curve, recorder.best_proxies, recorder.best_vectors, test)
+    sample = train_sample(parts)
+    trained = vectors_of(model, Part(train.inputs[sample], train.labels[sample])).numpy()
+    return Course(
+        recorder.snapshots,
+        recorder.curve,
+        recorder.best_proxies,
+        recorder.best_vectors,
+        test,
+        trained,
+        layer_norms(model),
+    )
+
+
+def train_sample(parts: Parts) -> NDArray[np.int64]:
+    """Return positions of training pictures, evenly spaced, at most as many as there are test pictures."""
+    count = min(len(parts.train.labels), len(parts.test.labels))
+    return np.linspace(0, len(parts.train.labels) - 1, count).astype(np.int64)
 
 
 def _batches(labels: NDArray[np.int64], budget: Budget, seed: int) -> Iterator[tuple[Tensor]]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from lookalike_studies.centres import claims, sphere
-from lookalike_studies.framework.context import Context, Tick
+from lookalike_studies.framework.context import Context, Part, Tick
 from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
 
 SWEPT = (sphere.NEAREST, "E_1", sphere.MEAN, sphere.FARTHEST)  # over embedding sizes
@@ -72,20 +72,15 @@ def run(settings: Centres, context: Context) -> StudyResult:
     measured: claims.Measurements = {}
     starts: dict[int, list[sphere.Arrangement]] = {}
     growth: dict[int, float] = {}
-    for count in settings.counts:
-        runs = len(sphere.regularisers(count, settings.knobs, settings.sharpness)) * len(settings.seeds)
-        rest = partial(_rest_on_sphere, settings, count)
-        rested[count] = context.train(f"sphere {count}", runs * settings.steps, rest, title=f"{count} centres")
+    *rested_parts, from_crowd, by_size = context.train_all(_parts(settings))
+    by_size = by_size["angles"]
+    for count, part in zip(settings.counts, rested_parts, strict=True):
+        rested[count] = part
         growth[count] = float(rested[count].pop("growth"))
         measured[count] = {}
         for name in sphere.regularisers(count, settings.knobs, settings.sharpness):
             measured[count][name] = [sphere.measure(centres) for centres in rested[count][name]]
         starts[count] = [sphere.measure(sphere.by_chance(count, 3, seed).numpy()) for seed in settings.seeds]
-    steps = len(LEAVING) * len(settings.memories) * len(settings.seeds) * settings.steps
-    from_crowd = context.train("crowd", steps, partial(_leave_crowd, settings), title="out of a crowd")
-    steps = len(SWEPT) * len(settings.sizes) * settings.size_steps
-    sweep = partial(_sweep_sizes, settings)
-    by_size = context.train("sizes", steps, sweep, title="embedding sizes")["angles"]
     crowd_rest = {name: angles[..., -1].mean(1).tolist() for name, angles in from_crowd.items()}  # by memory
     if settings.crowd in sphere.BEST_KNOWN:
         growth.setdefault(settings.crowd, -inf)
@@ -132,6 +127,20 @@ def run(settings: Centres, context: Context) -> StudyResult:
             "The text gives no value of gamma, lambda or the weight of the regulariser; they are our choice.",
         ],
     )
+
+
+def _parts(settings: Centres) -> list[Part]:
+    """The sphere for every count of centres, the crowd, and the embedding sizes."""
+    parts = []
+    for count in settings.counts:
+        runs = len(sphere.regularisers(count, settings.knobs, settings.sharpness)) * len(settings.seeds)
+        rest = partial(_rest_on_sphere, settings, count)
+        parts.append(Part(f"sphere {count}", runs * settings.steps, rest, f"{count} centres"))
+    steps = len(LEAVING) * len(settings.memories) * len(settings.seeds) * settings.steps
+    parts.append(Part("crowd", steps, partial(_leave_crowd, settings), "out of a crowd"))
+    steps = len(SWEPT) * len(settings.sizes) * settings.size_steps
+    parts.append(Part("sizes", steps, partial(_sweep_sizes, settings), "embedding sizes"))
+    return parts
 
 
 def _as_numbers(arrangements: Mapping[Any, list[sphere.Arrangement]]) -> dict[Any, list[dict[str, float]]]:

@@ -14,12 +14,17 @@ from lookalike_studies.localisation.plots import Heat, heat_maps
 
 
 def draw_curves(contestants: Sequence[Contestant], runs: Mapping[str, Sequence[Run]]) -> Figure:
-    """Draw MAP@R of the validation over training: mean and range over seeds."""
+    """Draw MAP@R of the validation, or else the loss of each epoch, over training: mean and range over seeds."""
+    validated = all(run.curve for of_seeds in runs.values() for run in of_seeds)
     with theme():
         drawn, (panel,) = figure(8, 4.5)
         for contestant in contestants:
-            curves = np.array([run.curve for run in runs[contestant.name]])  # (seeds, evaluations, step and MAP@R)
-            steps, values = curves[0, :, 0], 100 * curves[:, :, 1]
+            if validated:
+                curves = np.array([run.curve for run in runs[contestant.name]])  # (seeds, evaluations, step and MAP@R)
+                steps, values = curves[0, :, 0], 100 * curves[:, :, 1]
+            else:
+                values = np.array([run.losses for run in runs[contestant.name]])
+                steps = np.arange(1, 1 + values.shape[1])
             look = style(contestant.pooling)
             if contestant.zero_shot:
                 look = style(f"{contestant.pooling} + zero-shot")
@@ -28,7 +33,10 @@ def draw_curves(contestants: Sequence[Contestant], runs: Mapping[str, Sequence[R
             panel.plot(steps, values.mean(0), label=contestant.name, **curve(look))
             if len(values) > 1:
                 panel.fill_between(steps, values.min(0), values.max(0), color=look.colour, alpha=0.15, linewidth=0)
-        panel.set(xlabel="steps of training", ylabel="MAP@R of the validation, %")
+        if validated:
+            panel.set(xlabel="steps of training", ylabel="MAP@R of the validation, %")
+        else:
+            panel.set(xlabel="epochs of training", ylabel="training loss")
         panel.legend()
     return drawn
 

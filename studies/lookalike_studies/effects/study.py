@@ -24,7 +24,7 @@ from lookalike.experiments.estimate import describe_estimate, estimate
 from lookalike.experiments.plan import load_sources
 from lookalike.experiments.protocol import load_protocol
 from lookalike.experiments.results import CellResult, read_cell
-from lookalike.experiments.workers import work
+from lookalike.experiments.runner import run_cells
 from lookalike.report.tables import Column, Table, number
 from lookalike.training.checkpoint import RunFolder
 from lookalike_studies.effects import iterated, plots
@@ -135,7 +135,8 @@ def _read_finished(folder: Path) -> CellResult | None:
 def _train_letters(cell: Cell, pictures: Pictures, context: Context) -> None:
     context.display.say(f"letters: {cell.settings.steps} steps on {cell.data}, once")
     out = context.out / "benchmark"
-    end = work([cell], out, lambda _: pictures, keep_vectors=False, retry_failed=True, say=context.display.say)
+    parts = {(cell.data, cell.fold): pictures}
+    end = run_cells([cell], out, parts, retry_failed=True, executor=context.executor, say=context.display.say)
     if end.failed:
         raise RunFailed(f"training on single letters failed: {end.failed[0][1]}")
 
@@ -161,7 +162,7 @@ def _train(
         context.display.stop.check()
 
     out = context.out / "benchmark"
-    end = work(cells, out, plan.pictures_of, keep_vectors=False, say=say)
+    end = run_cells(cells, out, plan.parts, executor=context.executor, say=say)
     for cell, reason in end.failed:
         result.notes.append(f"{axis.name}: failed: {cell.title}, {cell.run_label}: {reason}")
     if len(end.failed) == len(cells):

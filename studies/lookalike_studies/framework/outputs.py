@@ -11,7 +11,7 @@ import numpy as np
 
 from lookalike._util.files import write_text
 from lookalike.report import html
-from lookalike.report.theme import as_bytes, save
+from lookalike.report.theme import save
 from lookalike_studies.framework.figure_data import read_figure
 from lookalike_studies.framework.study import Differences, Study, StudyResult
 
@@ -65,13 +65,15 @@ def write_outputs(study: Study, settings: Any, result: StudyResult, out: Path, r
     }
     write_text(out / NUMBERS, as_json(numbers, indent=2) + "\n")
     written = []
+    pictures = {}  # drawing one takes seconds
     for name, (figure, _) in result.figures.items():
         write_text(out / f"{name}.json", as_json(read_figure(figure)) + "\n")
         written += [*save(figure, out / name), out / f"{name}.json"]
+        pictures[name] = (out / f"{name}.png").read_bytes()
     for name, table in result.tables.items():
         write_text(out / f"{name}.csv", table.csv())
         written.append(out / f"{name}.csv")
-    write_text(out / PAGE, render_page(study, settings, result, run))
+    write_text(out / PAGE, render_page(study, settings, result, run, pictures))
     return [*written, out / NUMBERS, out / PAGE]
 
 
@@ -119,8 +121,10 @@ def differences_in_words(result: StudyResult) -> list[str]:
     return [f"Not as in the papers: {title}: {_list_changes(each, 'paper')}" for title, each in result.behind.items()]
 
 
-def render_page(study: Study, settings: Any, result: StudyResult, run: dict[str, Any]) -> str:
-    """Render the HTML page; the arguments are those of ``write_outputs``."""
+def render_page(
+    study: Study, settings: Any, result: StudyResult, run: dict[str, Any], pictures: Mapping[str, bytes]
+) -> str:
+    """Render the HTML page; the arguments are those of ``write_outputs``, and the figures as PNG by name."""
     blocks = []
     if run["miniature"]:
         blocks.append(html.paragraph(MINIATURE))
@@ -130,8 +134,8 @@ def render_page(study: Study, settings: Any, result: StudyResult, run: dict[str,
         blocks.append(html.heading(claim.verdict, 3))
         blocks.append(html.pairs({"papers": claim.paper, "here": claim.here}))
     blocks += [html.paragraph(note) for note in result.notes]
-    for name, (figure, caption) in result.figures.items():
-        blocks.append(html.picture(as_bytes(figure, "png"), "png", caption or name, caption))
+    for name, (_, caption) in result.figures.items():
+        blocks.append(html.picture(pictures[name], "png", caption or name, caption, large=True))
     blocks += [table.html() for table in result.tables.values()]
     blocks.append(html.heading("Settings"))
     reduced = study.reduced(settings)

@@ -9,6 +9,7 @@ from lookalike._util.files import check_output_folder
 from lookalike._util.folder_lock import FolderLock
 from lookalike._util.progress import Display
 from lookalike._util.signals import Stopped, StopRequest
+from lookalike.executors import Executor
 from lookalike_studies.framework.context import create_context
 from lookalike_studies.framework.outputs import (
     MINIATURE,
@@ -35,7 +36,13 @@ class FinishedStudy(NamedTuple):
 
 
 def run_study(
-    study: Study, settings: Any, scale: Scale, out: Path, data: str | None = None, command: str = ""
+    study: Study,
+    settings: Any,
+    scale: Scale,
+    out: Path,
+    data: str | None = None,
+    command: str = "",
+    executor: Executor | None = None,
 ) -> FinishedStudy:
     """Run a study, or continue one that was stopped, and write its files.
 
@@ -46,6 +53,7 @@ def run_study(
         out: Folder for the files.
         data: Value of ``--data``; None without it.
         command: The command line, for the page.
+        executor: Where independent parts run; None: in this process.
 
     Returns:
         Results and files.
@@ -58,17 +66,25 @@ def run_study(
     check_output_folder(out, "study", TRACES)
     check_folder(out, study, scale)
     with FolderLock(out):
-        return _run(study, settings, scale, out, data, command)
+        return _run(study, settings, scale, out, data, command, executor)
 
 
-def _run(study: Study, settings: Any, scale: Scale, out: Path, data: str | None, command: str) -> FinishedStudy:
+def _run(
+    study: Study,
+    settings: Any,
+    scale: Scale,
+    out: Path,
+    data: str | None,
+    command: str,
+    executor: Executor | None,
+) -> FinishedStudy:
     opening = reduced_in_words(study, settings)
     if scale == "miniature":
         opening.insert(0, MINIATURE)
     started = time.monotonic()
     with StopRequest().listening() as stop:
         display = Display(stop, opening=opening)
-        context = create_context(study, settings, out, display, data)
+        context = create_context(study, settings, out, display, data, executor)
         try:
             result = study.run(settings, context)
         except Stopped:

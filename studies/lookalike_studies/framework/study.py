@@ -105,6 +105,7 @@ class Study:
         data: What ``--data`` accepts; "": the study takes no data.
         needs_data: Whether ``--data`` is required.
         choices: What else can be chosen, for ``lookalike study list``.
+        has_parts: Whether it has independent parts, which ``--executor`` can distribute.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Study:
     data: str = ""
     needs_data: bool = False
     choices: str = ""
+    has_parts: bool = True
 
     def load_settings(self, scale: Scale, changes: Mapping[str, Any] | None = None) -> Any:
         """Read the settings at one scale and apply changes.

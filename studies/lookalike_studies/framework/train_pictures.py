@@ -1,7 +1,8 @@
 """Trains an embedder on small pictures in memory, and looks at what its pooling does.
 
 The backbone comes with pretrained weights. Adam trains all of it; the learning rate falls when validation does not
-improve. The weights that are best by validation are kept, or the last ones without validation.
+improve. The weights that are best by validation are kept. Without validation, the last ones are kept, and the rate
+falls when the training loss does not improve.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from lookalike import objectives
 from lookalike.geometry import clip
 from lookalike.models import Embedder, create_backbone
+from lookalike.objectives import Loss
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.in_memory import (
     Labels,
@@ -51,8 +53,9 @@ class Plan:
         per_class: Pictures of each of them.
         epoch: Steps of an epoch.
         epochs: Number of epochs.
-        patience: Epochs without better validation before the learning rate falls.
+        patience: Epochs without better validation (or training loss) before the learning rate falls.
         decay: Factor by which it falls.
+        augment: Shift and flip the pictures.
         seed: Seed of the batches and the augmentation.
     """
 
@@ -72,6 +75,7 @@ class Plan:
     epochs: int = 1
     patience: int = 5
     decay: float = 0.5
+    augment: bool = True
     seed: int = 0
 
 
@@ -176,13 +180,30 @@ def train_pictures(
 
         curve.append((0, evaluate()["MAP@R"]))
 
+    epoch_losses: list[Tensor] = []
+
+    def on_step(_: int, loss: Loss) -> None:
+        epoch_losses.append(loss.value)
+        tick(1)
+
     def on_evaluation(step: int, metrics: Metrics) -> None:
         if metrics:
             plateau.step(metrics["MAP@R"])
             curve.append((step, metrics["MAP@R"]))
+        else:
+            plateau.step(-float(torch.stack(epoch_losses).mean()))
+        epoch_losses.clear()
 
     spec = embedder.backbone.spec
-    batches = pixel_batches(pixels, labels, spec, classes=plan.classes, per_class=plan.per_class, seed=plan.seed)
+    batches = pixel_batches(
+        pixels,
+        labels,
+        spec,
+        classes=plan.classes,
+        per_class=plan.per_class,
+        seed=plan.seed,
+        augment=plan.augment,
+    )
     fitted = fit(
         Learner(embedder, objective),
         batches,
@@ -193,7 +214,7 @@ def train_pictures(
         evaluate_every=plan.epoch,
         evaluate_start=False,
         restore_best=embedder,
-        on_step=lambda *_: tick(1),
+        on_step=on_step,
         on_evaluation=on_evaluation,
     )
     return Trained(embedder.eval(), curve, fitted.losses)

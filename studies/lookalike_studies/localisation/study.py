@@ -9,7 +9,10 @@ A seed decides network and batches: every seed has its own network, pretrained o
 all poolings start. Training is that of the demo, ``lookalike.demo.training``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +23,7 @@ from lookalike.data.glyphs import GlyphReader, glyphs
 from lookalike.data.pictures import Pictures
 from lookalike.demo.pictures import Shots, draw
 from lookalike.demo.training import LEARNT_SHARE, Budget, Contestant, Outcome, pretrain_letters, train_contestant
-from lookalike_studies.framework.context import Context, Tick
+from lookalike_studies.framework.context import Context, Part, Tick
 from lookalike_studies.framework.seeds import format_seed_count
 from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
 from lookalike_studies.localisation.claims import CELL, claims, table
@@ -94,19 +97,16 @@ class Drawing(NamedTuple):
 def run(settings: Localisation, context: Context) -> StudyResult:
     """Train all poolings and measure where their weights lie."""
     drawing = _drawing(settings, context.data)
-    shots, networks = {}, {}
+    shots = {}
     for name, pictures in drawing._asdict().items():
         shots[name] = _draw(pictures, context, name)
-    for seed in settings.seeds:
-        networks[seed] = _pretrain(seed, shots["alone"], settings.budget, context)
+    networks = _pretrain_all(shots["alone"], settings.budget, context)
     masks = _masks(drawing, shots["test"])
     chance = {name: float(mask.mean()) for name, mask in masks.items()}
-    outcomes: dict[str, list[Outcome]] = {}
-    rates: dict[str, float] = {}
+    rates, outcomes = _train_all(settings.contestants, networks, shots, settings.budget, context)
     locations: dict[str, list[Located]] = {}
     for contestant in settings.contestants:
         name = contestant.name
-        rates[name], outcomes[name] = _train(contestant, networks, shots, settings.budget, context)
         locations[name] = [located(outcome.weights, masks) for outcome in outcomes[name]]
         share = np.mean([one.share[CELL] for one in locations[name]])
         pointing = np.mean([one.pointing[CELL] for one in locations[name]])
@@ -175,37 +175,76 @@ def _draw(pictures: Pictures, context: Context, name: str) -> Shots:
     return Shots(np.concatenate(pixels), labels, np.concatenate(cells))
 
 
-def _pretrain(seed: int, alone: Shots, budget: Budget, context: Context) -> Network:
-    """Train the network from which all poolings of a seed start."""
+def _pretrain_all(alone: Shots, budget: Budget, context: Context) -> dict[int, Network]:
+    """Train the networks from which all poolings of a seed start."""
+    parts = []
+    for seed in budget.seeds:
+        train = partial(_pretrain, alone, seed, budget)
+        parts.append(Part(f"network {seed}", budget.letter_steps, train, f"alone, seed {seed}"))
+    networks = {}
+    for seed, arrays in zip(budget.seeds, context.train_all(parts, ignore=AFTERWARDS), strict=True):
+        networks[seed] = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return networks
 
-    def train(tick: Tick) -> dict[str, Any]:
-        weights = pretrain_letters(alone, seed, budget, tick)
-        return {name: tensor.numpy() for name, tensor in weights.items()}
 
-    title = f"alone, seed {seed}"
-    arrays = context.train(f"network {seed}", budget.letter_steps, train, title=title, ignore=AFTERWARDS)
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+def _pretrain(alone: Shots, seed: int, budget: Budget, tick: Tick) -> dict[str, Any]:
+    weights = pretrain_letters(alone, seed, budget, tick)
+    return {name: tensor.numpy() for name, tensor in weights.items()}
+
+
+def _train_all(
+    contestants: Sequence[Contestant],
+    networks: dict[int, Network],
+    shots: dict[str, Shots],
+    budget: Budget,
+    context: Context,
+) -> tuple[dict[str, float], dict[str, list[Outcome]]]:
+    """Choose the rate of each contestant by held-out classes and the first seed.
+
+    Returns:
+        By contestant, the rate and the outcomes of all seeds.
+    """
+    searched = _train_some(list(product(contestants, budget.rates, budget.seeds[:1])), networks, shots, budget, context)
+    rates: dict[str, float] = {}
+    outcomes: dict[str, list[Outcome]] = {}
+    for number, contestant in enumerate(contestants):
+        by_rate = searched[number * len(budget.rates) : (number + 1) * len(budget.rates)]
+        best = max(range(len(by_rate)), key=lambda i: by_rate[i].curve[-1][1])
+        rates[contestant.name] = budget.rates[best]
+        outcomes[contestant.name] = [by_rate[best]]
+    runs = [(contestant, rates[contestant.name], seed) for contestant in contestants for seed in budget.seeds[1:]]
+    for run_of_seed, outcome in zip(runs, _train_some(runs, networks, shots, budget, context), strict=True):
+        outcomes[run_of_seed[0].name].append(outcome)
+    return rates, outcomes
+
+
+def _train_some(
+    runs: Sequence[tuple[Contestant, float, int]],
+    networks: dict[int, Network],
+    shots: dict[str, Shots],
+    budget: Budget,
+    context: Context,
+) -> list[Outcome]:
+    """Train contestants with a rate and a seed each, or read them from the cache."""
+    parts = []
+    for contestant, rate, seed in runs:
+        train = partial(_train, contestant, rate, seed, networks[seed], shots["train"], shots["test"], budget)
+        name, title = f"{contestant.name} {rate:g} {seed}", f"{contestant.name}, rate {rate:g}, seed {seed}"
+        parts.append(Part(name, budget.steps, train, title))
+    return [Outcome(**values) for values in context.train_all(parts, ignore=AFTERWARDS)]
 
 
 def _train(
-    contestant: Contestant, networks: dict[int, Network], shots: dict[str, Shots], budget: Budget, context: Context
-) -> tuple[float, list[Outcome]]:
-    """Choose the rate by held-out classes and the first seed; return it with the outcomes of all seeds."""
-
-    def run_one(rate: float, seed: int) -> Outcome:
-        def train(tick: Tick) -> dict[str, Any]:
-            pictures = shots["train"], shots["test"]
-            return vars(train_contestant(contestant, rate, seed, networks[seed], *pictures, budget, tick))
-
-        name, title = f"{contestant.name} {rate:g} {seed}", f"{contestant.name}, rate {rate:g}, seed {seed}"
-        return Outcome(**context.train(name, budget.steps, train, title=title, ignore=AFTERWARDS))
-
-    by_rate = {rate: run_one(rate, budget.seeds[0]) for rate in budget.rates}
-    best = max(by_rate, key=lambda rate: by_rate[rate].curve[-1][1])
-    outcomes = [by_rate[best]]
-    for seed in budget.seeds[1:]:
-        outcomes.append(run_one(best, seed))
-    return best, outcomes
+    contestant: Contestant,
+    rate: float,
+    seed: int,
+    network: Network,
+    train: Shots,
+    test: Shots,
+    budget: Budget,
+    tick: Tick,
+) -> dict[str, Any]:
+    return vars(train_contestant(contestant, rate, seed, network, train, test, budget, tick))
 
 
 def _over_seeds(seeds: tuple[int, ...]) -> str:

@@ -10,14 +10,15 @@ and validation chooses the margin of each. The published margin is about as larg
 Reference: section 5.3.1 and Figure 5.4 of Gürbüz's thesis.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from lookalike_studies.framework.context import Context, Tick
+from lookalike_studies.framework.context import Context, Part, Tick
 from lookalike_studies.framework.study import Study, StudyResult
 from lookalike_studies.tokens import claims, plots
 from lookalike_studies.tokens.claims import GAP, GSP, Results
@@ -29,7 +30,8 @@ def run(settings: Tokens, context: Context) -> StudyResult:
     grid = []
     for margin, m, keep, sharpness in product(settings.margins, settings.prototypes, settings.keep, settings.sharpness):
         grid.append(Run(margin, SEARCH_SEED, keep, sharpness, m))
-    validation = [trained.best for trained in _train("choosing", grid, settings, settings.search_epochs, context)]
+    (searched,) = _train_all({"choosing": grid}, settings, settings.search_epochs, context)
+    validation = [trained.best for trained in searched]
     best = np.reshape(validation, (len(settings.margins), -1)).argmax(1)  # the grid is ordered by margin
     count = len(grid) // len(best)
     chosen: dict[float, Run] = {}
@@ -41,8 +43,8 @@ def run(settings: Tokens, context: Context) -> StudyResult:
         runs[GAP].append(Run(margin, seed))
         runs[GSP].append(replace(chosen[margin], seed=seed))
     outcomes = []
-    for pooling, of_pooling in runs.items():
-        trained = _train(pooling, of_pooling, settings, settings.epochs, context)
+    all_trained = _train_all(runs, settings, settings.epochs, context)
+    for (pooling, of_pooling), trained in zip(runs.items(), all_trained, strict=True):
         for one, weights in zip(of_pooling, trained, strict=True):
             outcomes.append(claims.measure(pooling, one, weights, settings))
     results, published = Results(outcomes), settings.published_margin
@@ -86,22 +88,29 @@ def run(settings: Tokens, context: Context) -> StudyResult:
     )
 
 
-def _train(name: str, runs: Sequence[Run], settings: Tokens, epochs: int, context: Context) -> list[Trained]:
-    """Train runs, or read them from the cache."""
+def _train_all(
+    runs: Mapping[str, Sequence[Run]], settings: Tokens, epochs: int, context: Context
+) -> list[list[Trained]]:
+    """Train runs by the name of their part, or read them from the cache."""
+    parts = []
+    for name, of_part in runs.items():
+        parts.append(Part(name, len(of_part) * epochs * settings.epoch, partial(_train, of_part, settings, epochs)))
+    results = []
+    for cached in context.train_all(parts):
+        outcomes = []
+        for i, curve in enumerate(cached["curves"]):
+            outcomes.append(Trained(curve, *[cached[f"{field} {i}"] for field in Trained._fields[1:]]))
+        results.append(outcomes)
+    return results
 
-    def compute(tick: Tick) -> dict[str, Any]:
-        outcomes = train(runs, settings, epochs, tick)
-        content: dict[str, Any] = {"curves": [outcome.curve for outcome in outcomes]}
-        for i, outcome in enumerate(outcomes):
-            for field, points in zip(Trained._fields[1:], outcome[1:], strict=True):
-                content[f"{field} {i}"] = points
-        return content
 
-    cached = context.train(name, len(runs) * epochs * settings.epoch, compute)
-    outcomes = []
-    for i, curve in enumerate(cached["curves"]):
-        outcomes.append(Trained(curve, *[cached[f"{field} {i}"] for field in Trained._fields[1:]]))
-    return outcomes
+def _train(runs: Sequence[Run], settings: Tokens, epochs: int, tick: Tick) -> dict[str, Any]:
+    outcomes = train(runs, settings, epochs, tick)
+    content: dict[str, Any] = {"curves": [outcome.curve for outcome in outcomes]}
+    for i, outcome in enumerate(outcomes):
+        for field, points in zip(Trained._fields[1:], outcome[1:], strict=True):
+            content[f"{field} {i}"] = points
+    return content
 
 
 STUDY = Study(

@@ -84,4 +84,5 @@ STUDY = Study(
     source="Figure 5.2 of Gürbüz's thesis, which gives neither its noise nor its sharpness",
     settings=Toy,
     run=run,
+    has_parts=False,
 )

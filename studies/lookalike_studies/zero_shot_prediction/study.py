@@ -12,6 +12,7 @@ Reference: section 5.3.3 and Figure 5.6 of Gürbüz's thesis.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from lookalike.models import Embedder, create_backbone
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.pretrain import pretrain, read_pixels
 from lookalike_studies.framework.class_pictures import class_pictures
-from lookalike_studies.framework.context import Context, Tick
+from lookalike_studies.framework.context import Context, Part, Tick
 from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
 from lookalike_studies.framework.train_pictures import Plan, create_embedder, inspect_pooling, plan_from, train_pictures
 from lookalike_studies.zero_shot_prediction import claims, plots
@@ -123,11 +124,16 @@ def run(settings: ZeroShotPrediction, context: Context) -> StudyResult:
         return measured.measure(embedder, float("nan"))
 
     cached = context.cached(BEFORE, before_training, ignore=(*NOT_IN_TRAINING, "steps"))
-    runs = {BEFORE: [Run(**cached)], PLAIN: [], ZERO_SHOT: []}
+    runs = {BEFORE: [Run(**cached)]}
+    parts = []
     for name, share in ((PLAIN, 0.0), (ZERO_SHOT, settings.zero_shot)):
         for seed in settings.seeds:
             plan = settings.plan(share, seed, count)
-            runs[name].append(_train(name, plan, backbone.weights, pixels, training.labels, measured, context))
+            train = partial(_train, plan, backbone.weights, pixels, training.labels, measured)
+            parts.append(Part(f"{name} {seed}", plan.epoch, train, f"{name}, seed {seed}"))
+    results = iter(context.train_all(parts, ignore=NOT_IN_TRAINING))
+    for name in (PLAIN, ZERO_SHOT):
+        runs[name] = [Run(**next(results)) for _ in settings.seeds]
     scores: dict[Ridge, dict[str, dict[str, Accuracy]]] = {}
     with context.display.bar(2 * len(runs), "predicting class means", " fits") as tick:
         for ridge in (Ridge(settings.ridge), Ridge(settings.relative_ridge, is_relative=True)):
@@ -176,22 +182,16 @@ def run(settings: ZeroShotPrediction, context: Context) -> StudyResult:
 
 
 def _train(
-    name: str,
     plan: Plan,
     weights: Mapping[str, Tensor],
     pixels: NDArray[np.uint8],
     labels: NDArray[np.int64],
     measured: Measured,
-    context: Context,
-) -> Run:
-    """Train and measure a network, or read it from the cache."""
-
-    def train(tick: Tick) -> dict[str, Any]:
-        trained = train_pictures(plan, weights, pixels, labels, tick=tick)
-        return measured.measure(trained.embedder, trained.losses[-1])
-
-    title = f"{name}, seed {plan.seed}"
-    return Run(**context.train(f"{name} {plan.seed}", plan.epoch, train, title=title, ignore=NOT_IN_TRAINING))
+    tick: Tick,
+) -> dict[str, Any]:
+    """Train and measure a network."""
+    trained = train_pictures(plan, weights, pixels, labels, tick=tick)
+    return measured.measure(trained.embedder, trained.losses[-1])
 
 
 STUDY = Study(
