@@ -2,9 +2,9 @@
 
     python perf/abuse.py --json abuse.json --quick
 
-The server is a process on the loopback interface with a small random model. Each attack runs for a bounded number of
-requests. Memory is the sum over the server and its processes, above the idle server. The well-behaved client has a key
-of its own and sends one search after the other. Exit code 1 if a promise of docs/security.md is broken.
+The server is a process on the loopback interface with a small random model and 20,000 items. Each attack runs for a
+bounded number of requests. Memory is the sum over the server and its processes, above the idle server. The well-behaved
+client has a key of its own and sends one search after the other. Exit code 1 if a promise is broken.
 """
 
 import argparse
@@ -37,6 +37,7 @@ from lookalike.models import Embedder, create_backbone, save_model
 MOST_MEGABYTES = 1500
 MOST_SECONDS = 2.0
 PARALLEL = 40
+ITEMS, LONG_ITEMS = 20_000, 300  # the latter with nearly the longest metadata
 GOOD_KEY, BAD_KEY, WRITE_KEY = (secrets.token_urlsafe(24) for _ in range(3))
 
 
@@ -184,6 +185,7 @@ def attacks() -> list[Attack]:
     nested = {"metadata": '{"a":' + 900 * "[" + 900 * "]" + "}"}
     wide = {"metadata": json.dumps({f"k{i}": i for i in range(1200)})}
     long_filter = {"where": " , ".join(f"k{i}=1" for i in range(1100))}
+    connections: list[socket.socket] = []
     odd_k = ("00000001299999", "000000001500", "1e3", "\u0665", "-1", "9" * 5000)
 
     def picture(data: bytes, path: str = "/embed") -> Callable[[tuple[str, int], int], int]:
@@ -210,6 +212,13 @@ def attacks() -> list[Attack]:
         Attack("odd methods", lambda a, i: raw(a, f"M{i}X /items HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()), 400),
         Attack("half-sent headers", lambda a, _: raw(a, b"POST /embed HTTP/1.1\r\nHost: local", wait=3), 80),
         Attack("torn chunks", lambda a, _: raw(a, torn_chunk(), end=True), 200),
+        Attack("pages of long metadata", lambda a, _: get(a, "/items?limit=500"), 120),
+        Attack("200 hits of long metadata", lambda a, _: post(a, "/search", small, {"k": "200"}), 120),
+        Attack("answers that nobody reads", unread(connections, "/items?limit=500"), 200),
+        Attack("the map, unread", unread(connections, "/map"), 200),
+        Attack("filters that read all rows", lambda a, i: get(a, f"/items?limit=500&where=n%3E{ITEMS + i}"), 120),
+        Attack("filtered searches", lambda a, i: post(a, "/search", small, {"where": f"n>{i}", "k": "200"}), 120),
+        Attack("pictures to explain", picture(small, "/explain"), 400),
         Attack("bad keys", lambda a, i: post(a, "/search", small, key=f"a wrong key, number {i}"), 400),
     ]
 
@@ -224,6 +233,33 @@ def post(
             return client.post(url, files={"picture": data}, data=fields or {}).status_code
     except httpx.HTTPError:
         return 0
+
+
+def get(address: tuple[str, int], path: str) -> int:
+    """Send a GET; return the status, or 0 if the server closed the connection."""
+    try:
+        with httpx.Client(verify=False, timeout=60, headers={"X-API-Key": BAD_KEY}) as client:
+            return client.get(f"http://{address[0]}:{address[1]}{path}").status_code
+    except httpx.HTTPError:
+        return 0
+
+
+def unread(sockets: list[socket.socket], path: str) -> Callable[[tuple[str, int], int], int]:
+    """Ask for a page and read only its status; the connections stay open."""
+
+    def send(address: tuple[str, int], _: int) -> int:
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(30)
+        sockets.append(connection)
+        try:
+            connection.connect(address)
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {BAD_KEY}\r\n\r\n".encode())
+            return int(connection.recv(12).split()[1])
+        except (OSError, IndexError, ValueError):
+            return 0
+
+    return send
 
 
 def raw(address: tuple[str, int], request: bytes, *, wait: float = 30, end: bool = False) -> int:
@@ -248,9 +284,12 @@ def start_server(folder: Path) -> tuple["subprocess.Popen[str]", tuple[str, int]
     torch.manual_seed(0)
     save_model(Embedder(create_backbone("resnet8-half", weights="none"), dim=8, pooling="gsp"), folder / "run")
     with index.create(folder / "small.idx", run=folder / "run") as idx:
-        vectors = np.random.default_rng(0).standard_normal((20, 8)).astype(np.float32)
+        vectors = np.random.default_rng(0).standard_normal((ITEMS, 8)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        idx.add([index.Item(str(i), "", f"class{i % 4}", {"n": i}) for i in range(20)], vectors)
+        items = [index.Item(f"{i:06}", "", f"class{i % 4}", {"n": i}) for i in range(ITEMS)]
+        for i in range(LONG_ITEMS):
+            items[i].metadata.update({f"k{j}": 110 * "x" for j in range(250)})
+        idx.add(items, vectors)
     for name, keys in (("read", f"{GOOD_KEY}\n{BAD_KEY}\n"), ("write", f"{WRITE_KEY}\n")):
         (folder / name).touch(mode=0o600)
         (folder / name).write_text(keys)

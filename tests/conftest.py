@@ -2,8 +2,10 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +36,25 @@ def draw_classes(root: Path, classes: int = 8, per_class: int = 8, side: int = 3
 @pytest.fixture(scope="session")
 def class_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_classes(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A Ray cluster of two nodes; the head computes nothing."""
+    pytest.importorskip("ray", reason="RAY IS NOT INSTALLED: the cluster is not tested")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(request.path.parent), *sys.path]))
+        patch.setenv("RAY_worker_niceness", "0")  # as fast as everything else on a busy machine
+        nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        for _ in range(2):
+            nodes.add_node(num_cpus=1)
+        ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
+        yield nodes
+        ray.shutdown()
+        nodes.shutdown()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
