@@ -125,24 +125,38 @@ def test_against_a_list(name, reference, chosen, seed, size, counts, start_after
 @pytest.mark.parametrize(("name", "reference", "chosen"), CASES)
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 3), start_after=st.integers(0, 3))
-def test_official_order_against_a_list(name, reference, chosen, seed, length, start_after):
-    """Plain loss for start_after + length steps; then enqueue, and compare with everything in the queue."""
+def test_official_order_against_a_plain_loop(name, reference, chosen, seed, length, start_after):
+    """The released loop: slots of one batch each, a pointer that counts batches, enqueue first.
+
+    The memory counts from the step on in which the pointer reaches start_after + length.
+    """
     objective = objectives.create(name, **chosen)
     memory = with_memory(objective, DIM, length, 4, start_after=start_after, weight=0.75)
-    queue = []
-    for step, (vectors, labels, _) in enumerate(batches(seed, *[4] * (start_after + length + 3))):
+    slots = [None] * length
+    for pointer, (vectors, labels, _) in enumerate(batches(seed, *[4] * (start_after + length + 3)), start=1):
         loss = memory(vectors, labels)  # nobody asks which pictures these are
-        queue = [*zip(vectors, labels.tolist(), strict=True)][::-1] + queue
-        queue = queue[: 4 * length]
+        slots[(pointer - 1) % length] = (vectors, labels)
+        is_ready = pointer >= start_after + length
         rows, own = as_lists(vectors, objective.normalise), [(i, i) for i in range(len(vectors))]
         expected = reference(rows, labels.tolist(), rows, labels.tolist(), own, **chosen)
-        if step >= start_after + length:
-            old = as_lists(torch.stack([vector for vector, _ in queue]), objective.normalise)
-            old_labels = [label for _, label in queue]
-            expected += 0.75 * reference(rows, labels.tolist(), old, old_labels, [], **chosen)
+        if is_ready:
+            newest_first = [slots[(pointer - 1 - age) % length] for age in range(length)]
+            old = torch.cat([vectors.flip(0) for vectors, _ in newest_first])
+            old_labels = torch.cat([labels.flip(0) for _, labels in newest_first])
+            old_rows = as_lists(old, objective.normalise)
+            expected += 0.75 * reference(rows, labels.tolist(), old_rows, old_labels.tolist(), [], **chosen)
         assert loss.value.item() == pytest.approx(expected, rel=1e-8, abs=1e-8)
-        if step < start_after + length:
+        if not is_ready:
             assert loss.parts["memory"] == 0
+
+
+def test_the_official_memory_joins_at_the_released_step():
+    """On CUB in step 1000 + 25, counted from 1: the released code is ready when its pointer reaches 1025."""
+    memory = with_memory(objectives.create("ms"), DIM, MEMORY_BATCHES["large"]["cub"], batch_size=2)
+    vectors, labels = torch.randn(2, DIM, generator=torch.Generator().manual_seed(11)), torch.tensor([0, 1])
+    first = next(step for step in range(1, 1030) if memory(vectors, labels).parts["memory"] > 0)
+    assert first == 1025
+    assert memory.fill == 50
 
 
 @pytest.mark.parametrize("settings", [("c1", {}), ("c2", {"negative_margin": 1.5})])

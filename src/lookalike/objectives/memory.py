@@ -6,9 +6,10 @@ The model changes slowly, so embeddings of some hundred steps ago are still good
 embeddings, detached, replace the oldest. Reference: Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR
 2020. Two forms:
 
-    official   As released by the authors. The memory is filled after ``start_after`` steps of the plain loss and used
-               once it is full. The batch enters the memory first and is then compared with all of it, its own copies
-               included. With c1 and c2 a copy at similarity 1 is no active pair; other losses count it as a positive.
+    official   As released by the authors. The memory is filled after ``start_after`` steps of the plain loss. The batch
+               enters the memory first. Once the memory is full, the batch is compared with all of it, its own copies
+               included. A memory of L batches is first used in step ``start_after`` + L, counted from 1. With c1 and c2
+               a copy at similarity 1 is no active pair; other losses count it as a positive.
     distinct   Every pair counts once. The memory is filled from the first step and used after ``start_after`` steps.
                The batch is compared first and enters afterwards. A picture does not meet its own older embedding.
 
@@ -101,18 +102,19 @@ class CrossBatchMemory(Objective):
             raise ValueError("a memory must know who is who: give pictures (B,), or match_itself=True")
         self._move_to(embeddings)
         value, parts = self.objective(embeddings, labels, attributes, pictures)
+        is_official = self.form == "official"
+        is_late_enough = self.steps >= self.start_after
+        if self.training and is_official:
+            self._remember(embeddings, labels, pictures)
         share_filled = embeddings.new_full((), self.fill / self.size)
         parts = {**parts, "memory": torch.zeros_like(share_filled), "memory fill": share_filled}
-        enqueue_first = self.form == "official"
-        compares = self.steps >= self.start_after and self.fill >= (self.size if enqueue_first else 1)
-        if self.training and enqueue_first:
-            self._remember(embeddings, labels, pictures)
-        if compares:
+        needed = self.size if is_official else 1
+        if is_late_enough and self.fill >= needed:
             against = self._compare(embeddings, labels, pictures)
             value = value + self.weight * against.value
             parts["memory"] = against.value.detach()
             parts.update({f"memory/{name}": figure for name, figure in against.parts.items()})
-        if self.training and not enqueue_first:
+        if self.training and not is_official:
             self._remember(embeddings, labels, pictures)
         return Loss(value, parts)
 
@@ -183,7 +185,7 @@ def with_memory(
     """Add a memory of ``batches`` batches to a pair loss, as in the papers.
 
     ``lookalike.objectives.presets.MEMORY_BATCHES`` has their sizes for the benchmarks. The other arguments are those of
-    ``CrossBatchMemory``. The official form is used after ``start_after + batches`` steps.
+    ``CrossBatchMemory``. The official form is first used in step ``start_after + batches``, counted from 1.
     """
     size = size_in_batches(batches, batch_size)
     return CrossBatchMemory(

@@ -368,10 +368,10 @@ def _finish_others(terms: dict[str, tuple[float, Objective]], settings: Settings
 
 
 def _memory_joins(settings: Settings) -> int:
-    """Steps before the memory is used: the official form waits until it is full."""
+    """Steps before the first one that uses the memory: in the official form, the one that fills it."""
     if settings.memory_form == "distinct":
         return settings.memory_start
-    return settings.memory_start + ceil(settings.memory / settings.accumulate)
+    return settings.memory_start + ceil(settings.memory / settings.accumulate) - 1
 
 
 def _gather(own_share: Tensor, count: int) -> Tensor:
