@@ -395,6 +395,7 @@ def test_libc(data_set: str, shape: Any, network: Any, lr: float, decay: float, 
         epoch = found["evaluate_every"]
         assert found["steps"] == 70 * epoch
         assert found["restarts"] == (30 * epoch, 50 * epoch)
+        assert found["restart_lr"] == "initial"
         assert (found["dim"], found["backbone"], found["patience"]) == (512, "resnet50", None)
         assert found.get("zero_shot", 0) == (0 if pooling == "max" else 0.1)
         chosen = objectives.create("libc", 100, 512, preset=found["preset"]).settings

@@ -63,14 +63,19 @@ def test_state_continues() -> None:
     assert torch.equal(other.learner.weight, learner.weight)
 
 
-def test_a_run_says_that_it_restarts(class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("restart_lr", "last"), [("initial", 1e-3), ("current", 1e-4)])
+def test_a_run_says_that_it_restarts(
+    restart_lr: str, last: float, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At both restarts the released code sets a tenth of the first rate; a tenth of the rate before is the default."""
     changes = {"loss": "libc", "optimiser": "radam", "lr": 0.01, "restarts": (4, 8), "log_every": 1}
-    train(settings(class_folders, tmp_path / "run", **changes))
+    train(settings(class_folders, tmp_path / "run", **changes, restart_lr=restart_lr))
     said = capsys.readouterr()
-    assert (said.out + said.err).count("back to the weights of step") == 2
+    lines = [line for line in (said.out + said.err).splitlines() if "back to the weights of step" in line]
+    assert [line.rpartition(" ")[2] for line in lines] == ["0.001", f"{last:.2g}"]
     rows = torch.load(tmp_path / "run" / "state" / "last.pt", weights_only=True)["log"]["rows"]
     rates = {row["step"]: row["rate"] for row in rows if "rate" in row}
-    assert [rates[step] for step in (4, 5, 8, 9, 12)] == pytest.approx([1e-2, 1e-3, 1e-3, 1e-4, 1e-4])
+    assert [rates[step] for step in (4, 5, 8, 9, 12)] == pytest.approx([1e-2, 1e-3, 1e-3, last, last])
     assert json.loads((tmp_path / "run" / "figures.json").read_text())["steps"] == 12
 
 

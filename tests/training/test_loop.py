@@ -94,6 +94,7 @@ VARIANTS = {
         "loss_settings": {"heads": 4},
         "optimiser": "radam",
         "restarts": (4, 8),
+        "restart_lr": "initial",
         "reshape": True,
         "erase": 0.5,
         "crop": "wide",

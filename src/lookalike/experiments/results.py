@@ -13,7 +13,7 @@ from lookalike.training.settings import FREE_ON_RESUME
 
 # Raise this when the same settings would give other numbers. Results of another version are outdated: they are
 # computed again, and never averaged with current ones.
-RESULTS_VERSION = 4
+RESULTS_VERSION = 5
 CONTENT_SINCE = 3  # before, a fingerprint of data did not cover the contents of pictures
 
 # Settings that do not change the result: paths and hardware. Steps and patience do.
@@ -77,6 +77,7 @@ class CellResult(GridPosition):
     cpu_seconds: float | None = None  # of training and testing, in all processes
     cpu_seconds_per_step: float | None = None
     asked_batch_size: int | None = None  # of the plan; the run may have had too few classes for it
+    known_weights: dict[str, str] | None = None  # "file" and "trained_on", if weights come from a known file
     frozen: dict[str, Any] | None = None  # test metrics of the backbone's averaged features, and their "dim"
     settings: dict[str, Any] = field(default_factory=dict)  # of the run; empty if its settings.yaml is gone
     written: float = 0.0  # modification time of result.json

@@ -103,7 +103,7 @@ class Run:
         )
         self.restarts: Restarts | None = None
         if settings.restarts:
-            self.restarts = Restarts(learner, self.lr_schedule, settings.restarts)
+            self.restarts = Restarts(learner, self.lr_schedule, settings.restarts, settings.restart_lr)
         self.evaluator = Evaluator(setup)
         self.problems = create_problems(setup, learner.model, self.evaluator.vectors, self._evaluated_weights)
         self.samples = Samples(setup)
@@ -186,12 +186,13 @@ class Run:
 
     def _restart_if_due(self, step: int) -> None:
         """Return to the best weights after the steps in ``settings.restarts``."""
+        scale = self.lr_schedule.scale
         if self.restarts is None or not self.restarts.before_step(step):
             return
         if self.ema is not None:
             self.ema.restart()
-        rate = self._pace()["rate"]
-        self.display.say(f"step {step:>6}  back to the weights of step {self.progress.best_step}, rate {rate / 10:.2g}")
+        rate = self._pace()["rate"] * self.lr_schedule.scale / scale
+        self.display.say(f"step {step:>6}  back to the weights of step {self.progress.best_step}, rate {rate:.2g}")
 
     def _after_step(self, step: int, loss: Loss) -> None:
         """Log, average the weights, save, and stop if asked."""

@@ -188,7 +188,10 @@ class Settings:
         None, "first steps, in which a pretrained backbone is not trained; null: as in the papers of the loss", least=0
     )
     restarts: tuple[int, ...] = setting(
-        (), "steps after which training restarts from the best weights so far with a tenth of the rate", least=1
+        (), "steps after which training restarts from the best weights so far with a lower rate: --restart-lr", least=1
+    )
+    restart_lr: Literal["initial", "current"] = setting(
+        "current", "rate after a restart: a tenth of the first rate (initial) or of the rate before (current)"
     )
     accumulate: int = setting(1, "batches per step; their gradients are averaged", least=1)
     clip_norm: float | None = setting(10.0, "largest norm of the gradient; null: no limit", above=0)
