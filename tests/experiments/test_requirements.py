@@ -1,5 +1,6 @@
 """What a run needs is checked before it starts, and before any time is estimated."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from lookalike.data.glyphs import glyphs
 from lookalike.experiments.requirements import check_run, missing_weights
 from lookalike.experiments.splits import with_fold, with_test_classes
 from lookalike.models.bn_inception import BNInception
+from lookalike.models.known_weights import KnownWeights
 from lookalike.training.settings import Settings
 
 DATA = "glyphs(cells=1,size=32,train_classes=8,test_classes=4,per_class=4)"
@@ -86,7 +88,9 @@ def test_a_plan_stops_before_its_estimate_if_something_is_missing(
     assert not (tmp_path / "out").exists()
 
 
-def test_fair_evaluation_starts_with_converted_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fair_evaluation_starts_with_converted_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In miniature: two steps on small pictures, with random weights in the published format."""
     state: dict[str, torch.Tensor] = {"last_linear.weight": torch.zeros(1000, 1024)}
     for name, value in BNInception().state_dict().items():
@@ -95,6 +99,9 @@ def test_fair_evaluation_starts_with_converted_weights(tmp_path: Path, capsys: p
     weights = tmp_path / "converted.safetensors"
     convert = ["weights", "convert", str(tmp_path / "published.pth"), "--backbone", "bn_inception"]
     assert main([*convert, "--out", str(weights)]) == 0
+    published = hashlib.sha256((tmp_path / "published.pth").read_bytes()).hexdigest()
+    known = KnownWeights("bn_inception", "published.pth", 45.3, "http://somewhere", published)
+    monkeypatch.setattr("lookalike.models.known_weights.FILES", (known,))
     protocol = tmp_path / "small.yaml"
     protocol.write_text("base: fair\nsplit: {folds: 4, models: 1, steered_by: validation}\nrepeats: 1\n")
     settings = f"weights={weights}, steps=2, evaluate_every=1, batch_size=8, size=64, resize=64, workers=0"
@@ -104,3 +111,6 @@ def test_fair_evaluation_starts_with_converted_weights(tmp_path: Path, capsys: p
     assert main(command) == 0
     [cell] = json.loads(capsys.readouterr().out)["cells"]
     assert cell["standing"] == "done"
+    [result] = (tmp_path / "out").glob("cells/*/result.json")
+    known_weights = json.loads(result.read_text())["known_weights"]
+    assert known_weights == {"file": "published.pth", "trained_on": "ImageNet"}  # so that no report marks them

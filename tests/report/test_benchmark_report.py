@@ -381,6 +381,13 @@ def test_every_difference_from_the_published_numbers_is_named(tmp_path: Path) ->
     assert differences("clip", normalise="clip") == ["normalise clip (theirs: l2)"]
     assert differences("ema", ema=0.9) == ["ema 0.9 (theirs: 0.0)"]  # the protocol does not name it
     assert differences("random", weights="none") == ["random weights (theirs: ImageNet)"]
+    file = {"weights": "/somewhere/weights.pth"}
+    assert differences("unknown", **file) == ["weights from weights.pth, an unknown file (theirs: ImageNet)"]
+    cell["more"] = {"known_weights": {"file": "bn_inception-52deb4733.pth", "trained_on": "ImageNet"}}
+    assert differences("known", **file) == []
+    cell["more"] = {"known_weights": {"file": "resnet20-12fca82f.th", "trained_on": "CIFAR-10"}}
+    assert differences("other", **file) == ["weights of CIFAR-10 (theirs: ImageNet)"]
+    del cell["more"]
     kept = settings["pooling_settings"] | {"keep": 0.5}
     assert differences("keep", pooling_settings=kept) == ["pooling_settings.keep 0.5 (theirs: 0.3)"]
     margin = differences("margin", loss_settings={"negative_margin": 0.7})

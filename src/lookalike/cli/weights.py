@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from lookalike.models.weight_formats import SourceWeights
 
 DESCRIPTION = """Without arguments: list known files of pretrained weights, by backbone, and where to get them. With
-check FILE: say which backbone a file fits, or what is missing. With convert FILE --out OUT.safetensors: rename its
-tensors for the backbone and leave out the classifier. FILE is .safetensors, a state dict of torch (read without
-unpickling objects), .h5 or .npz of Keras, or the model.json of TensorFlow.js. A file that fits is used by
-lookalike train --backbone NAME --weights FILE, and by benchmark or tune --set "backbone=NAME, weights=FILE"."""
+check FILE: say which backbone a file fits, or what is missing, and whether its checksum is in the list. With convert
+FILE --out OUT.safetensors: rename its tensors for the backbone and leave out the classifier; OUT keeps the checksum of
+FILE. FILE is .safetensors, a state dict of torch (read without unpickling objects), .h5 or .npz of Keras, or the
+model.json of TensorFlow.js. A file that fits is used by lookalike train --backbone NAME --weights FILE, and by
+benchmark or tune --set "backbone=NAME, weights=FILE"."""
 EXAMPLE = "lookalike weights convert ResNet50/model.json --backbone resnet50-keras --out resnet50-keras.safetensors"
 ACTIONS = ("check", "convert")
 FLAGS = {**JSON, "--overwrite": "replace --out if it exists"}
@@ -70,18 +71,20 @@ def _print_list(backbone: str | None, *, as_json: bool) -> None:
         print_result(f"    from {known.source}")
         if known.sha256:
             print_result(f"    sha256 {known.sha256}{'...' if len(known.sha256) < 64 else ''}")
+        if known.md5:
+            print_result(f"    md5 {known.md5}")
         if known.note:
             print_result(f"    {known.note}")
 
 
 def _check(path: Path, backbone: str | None, *, as_json: bool) -> int:
     from lookalike.models.backbones import explain_misfit
-    from lookalike.models.known_weights import find_by_hash
+    from lookalike.models.weight_origin import hash_files, identify
 
     source, best = _read(path, backbone)
     fit = best.fit
-    sha256 = _sha256(path) if path.is_file() else None
-    known = find_by_hash(sha256) if sha256 else None
+    sha256 = hash_files(path).sha256
+    known = identify(path)
     if as_json:
         report: dict[str, Any] = {
             "file": str(path),
@@ -104,10 +107,10 @@ def _check(path: Path, backbone: str | None, *, as_json: bool) -> int:
     print_result(f"{path} fits {best.backbone}: {fit.matching} of its {len(source.state)} tensors are used")
     if source.origin:
         print_result(f"names: {source.origin}")
-    if known:
+    if known is not None:
         print_result(f"known file: {known.file}, {known.note}")
-    elif sha256:
-        print_result(f"sha256 {sha256}")
+    else:
+        print_result(f"sha256 {sha256}: no known file, so reports mark published numbers beside its results")
     print_result(f"use: lookalike train DATA --out RUN --backbone {best.backbone} --weights {quote(str(path))}")
     print_result(f'     lookalike benchmark ... --set "backbone={best.backbone}, weights={path}"')
     return 0
@@ -118,17 +121,21 @@ def _convert(path: Path, backbone: str | None, out: Path, *, as_json: bool) -> i
 
     from lookalike._util.files import replacing
     from lookalike.models.backbones import explain_misfit, weights_for
+    from lookalike.models.weight_files import checked_metadata
     from lookalike.models.weight_formats import metadata_of
+    from lookalike.models.weight_origin import MD5, SHA256, hash_files, source_hashes
 
     source, best = _read(path, backbone)
     if not best.fit.is_complete:
         raise ValueError(f"{path}: {explain_misfit(best, source)}")
     name = best.backbone
     state = weights_for(name, source)
+    hashes = source_hashes(path)
+    texts = {**metadata_of(name, source), SHA256: hashes.sha256, MD5: hashes.md5}
     with replacing(out) as unfinished:
-        unfinished.write_bytes(save(state, metadata_of(name, source)))
+        unfinished.write_bytes(save(state, checked_metadata(state, texts)))
     if as_json:
-        print(json.dumps({"file": str(out), "backbone": name, "tensors": len(state), "sha256": _sha256(out)}))
+        print(json.dumps({"file": str(out), "backbone": name, "tensors": len(state), "sha256": hash_files(out).sha256}))
     else:
         print_result(f"wrote {out}: {len(state)} tensors of {name}")
     return 0
@@ -147,13 +154,3 @@ def _read(path: Path, backbone: str | None) -> "tuple[SourceWeights, Match]":
         candidates = [backbone]
     source = read_source(path)
     return source, match_weights(source, candidates)[0]
-
-
-def _sha256(path: Path) -> str:
-    from hashlib import sha256
-
-    digest = sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

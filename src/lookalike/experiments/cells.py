@@ -44,6 +44,8 @@ from lookalike.inference.feature_cache import FeatureCache
 from lookalike.inference.model import TrainedModel, embed_batches
 from lookalike.models import Embedder, create_backbone, starts_random
 from lookalike.models.weight_files import first_line
+from lookalike.models.weight_formats import is_tfjs
+from lookalike.models.weight_origin import identify
 from lookalike.objectives.libc import load_messages
 from lookalike.training.checkpoint import RunFolder
 from lookalike.training.evaluate import measure
@@ -159,6 +161,7 @@ def run_cell(cell: Cell, out: Path, pictures: Pictures, *, keep_vectors: bool) -
         "cpu_seconds": cpu_seconds,
         "cpu_seconds_per_step": _cpu_seconds_per_step(run),
         "asked_batch_size": cell.settings.batch_size,
+        "known_weights": _known_weights(run.read_settings().weights),
         "frozen": frozen,
         "pooling_parameters": sum(parameter.numel() for parameter in head.pooling.parameters()),
         "head_parameters": sum(parameter.numel() for parameter in head.parameters()),
@@ -224,6 +227,17 @@ def frozen_metrics(model: TrainedModel, cell: Cell, out: Path, test: Pictures) -
         write_text(file, json.dumps(content) + "\n")
     frozen: dict[str, Any] = read_json(file)
     return frozen
+
+
+def _known_weights(weights: str) -> dict[str, str] | None:
+    """The known file that weights from a file are, or were converted from; for the report."""
+    path = Path(weights).expanduser()
+    if not path.is_file() and not is_tfjs(path):  # auto, none, timm, or a run
+        return None
+    known = identify(path)
+    if known is None:
+        return None
+    return {"file": known.file, "trained_on": known.trained_on}
 
 
 def _cpu_seconds() -> float:

