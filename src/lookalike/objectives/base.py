@@ -2,7 +2,7 @@
 
     objective(embeddings (B, D), labels (B,), attributes=None, pictures=None) -> Loss(value, parts)
 
-Computed in fp32 (fp64 for fp64 embeddings), also under autocast: exponents of 40 times a cosine overflow in bf16.
+Losses are computed in fp32, or in fp64 for fp64 embeddings, also under autocast: exp(40 * cosine) overflows in bf16.
 """
 
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ class Hints:
         per_class: Pictures of each class in a batch.
         rate_multiplier: Learning rate of the objective's own parameters, relative to the model's.
         warm_up: Evaluation intervals in which only the embedding layer and the proxies are trained.
-        sharpness: Of generalized sum pooling.
-        needs_classes: Has parameters for each class: ``classes`` and ``dim`` must be given.
+        sharpness: Sharpness of generalized sum pooling.
+        needs_classes: Has parameters for each class, so ``classes`` and ``dim`` must be given.
         learning_rate: Of the model, if it differs from the protocol's.
     """
 
@@ -90,7 +90,7 @@ class Objective(nn.Module):
         """
         check_vectors("embeddings", embeddings, labels)
         check_pictures(pictures, len(embeddings))
-        optional: dict[str, Tensor] = {}  # so that ``compute`` need not take pictures
+        optional: dict[str, Tensor] = {}  # ``compute`` of a subclass may lack the argument ``pictures``
         if pictures is not None:
             optional["pictures"] = pictures
         with without_autocast(embeddings.device):
@@ -116,11 +116,9 @@ class Objective(nn.Module):
 def check_vectors(name: str, vectors: Tensor, labels: Tensor) -> None:
     """Raise TypeError or ValueError unless vectors are (B, D) and labels are integers (B,)."""
     if not isinstance(vectors, Tensor) or not vectors.is_floating_point():
-        kind = vectors.dtype if isinstance(vectors, Tensor) else type(vectors).__name__
-        raise TypeError(f"{name} must be a floating point tensor, got {kind}")
-    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dtype == torch.bool:
-        kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(f"the labels of {name} must be a tensor of integers, got {kind}")
+        raise TypeError(f"{name} must be a floating point tensor, got {_type_name(vectors)}")
+    if not _is_integer_tensor(labels):
+        raise TypeError(f"the labels of {name} must be a tensor of integers, got {_type_name(labels)}")
     if vectors.dim() != 2 or 0 in vectors.shape:
         raise ValueError(f"{name} must have the shape (at least one, dimensions), got {tuple(vectors.shape)}")
     if labels.shape != vectors.shape[:1]:
@@ -131,13 +129,24 @@ def check_pictures(pictures: Tensor | None, count: int) -> None:
     """Raise TypeError or ValueError unless pictures are None or integers (count,)."""
     if pictures is None:
         return
-    if not isinstance(pictures, Tensor) or pictures.is_floating_point() or pictures.dtype == torch.bool:
-        kind = pictures.dtype if isinstance(pictures, Tensor) else type(pictures).__name__
-        raise TypeError(f"pictures must be a tensor of integers, which picture each is, got {kind}")
+    if not _is_integer_tensor(pictures):
+        raise TypeError(f"pictures must be a tensor of integers, which picture each is, got {_type_name(pictures)}")
     if pictures.shape != (count,):
         raise ValueError(f"pictures must have the shape ({count},), got {tuple(pictures.shape)}")
 
 
 def check_labels(labels: Tensor, classes: int) -> None:
     """Raise ValueError unless all labels are classes."""
-    require(((labels >= 0) & (labels < classes)).all(), f"labels must lie in 0..{classes - 1} for {classes} classes")
+    is_valid = (labels >= 0) & (labels < classes)
+    require(is_valid.all(), f"labels must lie in 0..{classes - 1} for {classes} classes")
+
+
+def _is_integer_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.is_floating_point() and value.dtype != torch.bool
+
+
+def _type_name(value: Any) -> str:
+    """The dtype of a tensor, or the type of anything else."""
+    if isinstance(value, Tensor):
+        return str(value.dtype)
+    return type(value).__name__

@@ -4,15 +4,15 @@
 
 The anchors stand for some pictures s of each class. There are two kinds:
 
-    BetweenSamples   f(s), the embeddings of those pictures at this step, with gradients: equation (3.2.10). The batch
-                     grows by all of them, so it "is not practically applicable to large-scale problems".
-    BetweenProxies   free vectors that start as f(s) and are trained along with the model: (3.2.11). They cost little
-                     more than the loss in the batch.
+    BetweenSamples   f(s), the embeddings of these pictures at this step, with gradients: equation (3.2.10). All of
+                     them pass through the model at every step.
+    BetweenProxies   Trained vectors that start as f(s): equation (3.2.11). They cost little more than the loss in the
+                     batch.
 
 ``lookalike.training.ccp`` chooses the pictures.
 
-Reference: Gürbüz, Can and Alatan, "Deep Metric Learning with Chance Constraints", WACV 2024; the numbers are those of
-Gürbüz's thesis, which measures 97.21 MAP@R with proxies and 98.06 with samples on MNIST.
+Reference: Gürbüz, Can and Alatan, "Deep Metric Learning with Chance Constraints", WACV 2024. Equation numbers are those
+of Gürbüz's thesis, which reports MAP@R 97.21 with proxies and 98.06 with samples on MNIST.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from lookalike.geometry import clip
 from lookalike.objectives.base import Hints, Loss, Objective, check_labels
 from lookalike.objectives.pairs import PairObjective
 
-Embed = Callable[[NDArray[np.int64]], Tensor]  # places in the training set (n,) -> vectors (n, D)
+Embed = Callable[[NDArray[np.int64]], Tensor]  # positions in the training set (n,) -> vectors (n, D)
 INSIDE = 0.999  # largest norm at which proxies start
 
 
@@ -40,7 +40,7 @@ class BetweenAnchors(Objective):
         objective: A pair loss.
         classes: Number of classes.
         per_class: Anchors of each class.
-        in_batch: Weight of the same loss inside the batch; the authors' code uses 0.1, Algorithm 1 none.
+        in_batch: Weight of the same loss inside the batch. The authors' code has 0.1, Algorithm 1 has 0.
     """
 
     anchor_labels: Tensor
@@ -55,7 +55,10 @@ class BetweenAnchors(Objective):
         if not 0 <= in_batch < float("inf"):
             raise ValueError(f"in_batch must not be negative, got {in_batch}")
         super().__init__(classes=classes, per_class=per_class, in_batch=in_batch, **settings)
-        self.objective, self.classes, self.per_class, self.in_batch = objective, classes, per_class, in_batch
+        self.objective = objective
+        self.classes = classes
+        self.per_class = per_class
+        self.in_batch = in_batch
         self.register_buffer("anchor_labels", torch.arange(classes).repeat_interleave(per_class), persistent=False)
 
     def compute(
@@ -77,13 +80,13 @@ class BetweenAnchors(Objective):
             pictures: Positions of the batch in the training set (B,), or None.
 
         Returns:
-            Vectors (classes * per_class, D), class by class, and a mask (B, classes * per_class) of the pairs that are
-            one picture, or None.
+            Vectors (classes * per_class, D), class by class, and a mask (B, classes * per_class), True where anchor and
+            picture are the same; or None.
         """
         raise NotImplementedError
 
     def choose(self, places: NDArray[np.int64], vectors: Tensor) -> None:
-        """Take new anchors.
+        """Replace the anchors.
 
         Args:
             places: Positions of their pictures in the training set (classes, per_class).
@@ -106,7 +109,7 @@ class BetweenAnchors(Objective):
         return vectors
 
     def own_pictures(self, pictures: Tensor) -> Tensor | None:
-        """Return a mask (anchors, n) of the pictures (n,) that anchors are, or None."""
+        """Return a mask (anchors, n), True where an anchor is one of the pictures (n,); or None."""
         del pictures
         return None
 
@@ -114,8 +117,8 @@ class BetweenAnchors(Objective):
 class BetweenProxies(BetweenAnchors):
     """Pair loss between a batch and trained proxies.
 
-    If the pair loss does not normalise, proxies are clipped to the unit ball, as CCP's embeddings are. They start just
-    inside of it: exactly on the sphere, the gradient of the clip is not defined.
+    If the pair loss does not normalise, proxies are clipped to the unit ball, like CCP's embeddings. They start just
+    inside the ball, because the gradient of the clip is not defined on the sphere.
 
     Args:
         objective: A pair loss.
@@ -146,7 +149,7 @@ class BetweenProxies(BetweenAnchors):
         return [self.proxies]
 
     def choose(self, places: NDArray[np.int64], vectors: Tensor) -> None:
-        """Take new proxies (classes, per_class, D)."""
+        """Replace the proxies (classes, per_class, D)."""
         del places
         self.set_proxies(vectors)
 
@@ -169,15 +172,16 @@ class BetweenProxies(BetweenAnchors):
     def _start(self, vectors: Tensor) -> Tensor:
         if self.objective.normalise:
             return vectors
-        return vectors / (torch.linalg.vector_norm(vectors, dim=-1, keepdim=True) / INSIDE).clamp(min=1)
+        norms = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+        return vectors / (norms / INSIDE).clamp(min=1)
 
 
 class BetweenSamples(BetweenAnchors):
     """Pair loss between a batch and pictures that pass through the model at every step.
 
-    Before every call, ``see`` must be given the embeddings of the pictures at ``places``. A picture is not compared
-    with itself if the positions of the batch are given. A step costs the forward and backward pass of batch +
-    classes * per_class pictures: 26 times as many for a batch of 32 with 8 samples of each of 100 classes.
+    Call ``see`` with the embeddings of the pictures at ``places`` before every call. If the positions of the batch are
+    given, a picture is not compared with itself. A step needs the forward and backward pass of batch + classes *
+    per_class pictures. That is 26 times the batch for 32 pictures and 8 samples of each of 100 classes.
 
     Args:
         objective: A pair loss.
@@ -194,23 +198,24 @@ class BetweenSamples(BetweenAnchors):
         self._seen: Tensor | None = None
 
     def see(self, vectors: Tensor) -> None:
-        """Take the samples' embeddings (classes * per_class, D), with their graph, for the next call."""
+        """Store the samples' embeddings (classes * per_class, D), with their graph, for the next call."""
         if len(vectors) != len(self.places):
             raise ValueError(f"there must be the vectors of all {len(self.places)} samples, got {len(vectors)}")
         self._seen = vectors
 
     def anchors(self, pictures: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the embeddings that ``see`` was given, and which pictures of the batch they are."""
+        """Return the embeddings from ``see``, and a mask (B, samples) of equal pictures."""
         if self._seen is None:
             raise ValueError("the samples must be seen anew before every call: see(model(samples))")
-        vectors, self._seen = self._seen, None
+        vectors = self._seen
+        self._seen = None
         if pictures is None:
             return vectors, None
         return vectors, pictures.unsqueeze(1) == self.places
 
     def choose(self, places: NDArray[np.int64], vectors: Tensor) -> None:
-        """Take the pictures at these positions (classes, per_class)."""
-        del vectors  # they are computed anew at every step
+        """Use the pictures at these positions (classes, per_class) as samples."""
+        del vectors  # recomputed at every step
         self.places.copy_(torch.from_numpy(places.reshape(-1)))
 
     def solution(self, embed: Embed) -> Tensor:
@@ -218,5 +223,5 @@ class BetweenSamples(BetweenAnchors):
         return self.comparable(embed(self.places.cpu().numpy()))
 
     def own_pictures(self, pictures: Tensor) -> Tensor | None:
-        """Return a mask (samples, n) of the pictures (n,) that are samples."""
+        """Return a mask (samples, n), True where a sample is one of the pictures (n,)."""
         return self.places.unsqueeze(1) == pictures

@@ -1,34 +1,34 @@
-"""Keep the centres of classes apart: a skewed mean of the distances between them is enlarged.
+"""Regularisers that keep class centres apart: they enlarge a skewed mean of the distances between centres.
 
 With the distances d_ij of the centres of different classes and their skewed mean M (``lookalike.skewed_means``):
 
-    CentreSpread     "mean"         -M(d_ij), or M(s_ij) of similarities: pushes where the knob leans to
+    CentreSpread     "mean"         -M(d_ij), or M(s_ij) of similarities
                      "energy"       mean_{i != j} (d_ij + offset)^knob = M^knob, or mean -log(d_ij + offset) for knob 0
                      "energy-sum"   the same, summed over i != j
                      "hinge"        max(0, delta - M(d_ij)), or max(0, M(s_ij) - delta) of similarities
     CentreCrowding   mean_i R1_i, or mean_i max(0, R1_i), R1_i = 1/gamma log sum_{j != i} exp(gamma (s_ij - delta))
 
-All of them are to be made small. One knob leads from the nearest centres (-inf) through energies (-2, -1, 0) and the
-plain mean distance (1) to the farthest centres (inf). SPREADS has settings by name, among them the published
+All of them are minimised. The knob selects which pairs are pushed: the nearest (-inf), energies (-2, -1, 0), all alike
+(1, the mean distance), or the farthest (inf). SPREADS has settings by name. Published ones are
 
     mhe-0, mhe-1, mhe-2   minimum hyperspherical energy: sum_{i != j} -log d_ij, 1 / d_ij, 1 / d_ij^2
     uniform-face          mean_{i != j} 1 / (1 + d_ij)
     r2                    (mean_{i != j} max(0, s_ij)^8)^(1/8), R2 of the skewed-mean regularisers
 
-``CentreSpread(proxies_of=objective, **SPREADS["mhe-1"])``; ``squared`` puts d^2 in the place of d.
+Example: ``CentreSpread(proxies_of=objective, **SPREADS["mhe-1"])``. With ``squared``, d^2 replaces d.
 
-Centres are the proxies of another objective, or running means of the embeddings of each class: those of the classes
-in the batch are momentum * old + (1 - momentum) * mean of the batch, and the gradient goes into the mean of the batch.
+Centres are the proxies of another objective, or running means of the embeddings of each class. The centre of a class in
+the batch is momentum * old + (1 - momentum) * mean of the batch; the gradient flows into the mean of the batch.
 
-With ``sample``, so many classes are drawn at each step, and sums over all classes are estimated from these: an energy
-without bias, while other means lean only as far as the drawn pairs do. The draw depends on seed and step alone, so all
-processes draw the same classes, the ``Gathered`` loss is one loss, and torch's random numbers are left alone. Proxies
-get a dense gradient all the same, as large as they are; running means need none.
+With ``sample``, this many classes are drawn at each step. Sums over all classes are estimated from them: energies
+without bias, other means as if there were only the drawn pairs. The draw depends on seed and step alone. So all
+processes draw the same classes, and torch's random state does not change. Proxies still get a dense gradient of their
+own size; running means need none.
 
 References: Liu et al., "Learning towards Minimum Hyperspherical Energy", NeurIPS 2018; Duan et al., "UniformFace", CVPR
-2019; CentreCrowding is R1 of the skewed-mean regularisers with (gamma, delta) = (sharpness, margin). Their R2, a power
-mean of similarities, is not defined for negative ones, which count as 0 here. The hinges are their constraints (9),
-(10) and v < delta: without a hinge, delta has no gradient.
+2019. CentreCrowding is R1 of the skewed-mean regularisers with (gamma, delta) = (sharpness, margin). Their R2, a power
+mean of similarities, is not defined for negative similarities, which count as 0 here. The hinges are their constraints
+(9), (10) and v < delta. Without a hinge, delta has no gradient.
 """
 
 from functools import partial
@@ -89,9 +89,9 @@ class CentreObjective(Objective):
         dim: D, for running means.
         settings: Settings of the subclass.
         proxies_of: Instead of running means, the proxies of this proxy loss or of CCP's ``BetweenProxies``, or a
-            Parameter (classes, D) or (classes, some, D). They are not parameters of this module. The centre of several
-            proxies is their mean.
-        sample: Number of classes drawn at each step; running means add those of the batch. None: all.
+            Parameter (classes, D) or (classes, some, D). They are not parameters of this module. A class with several
+            proxies has their mean as centre.
+        sample: Number of classes drawn at each step; running means add the classes of the batch. None: all.
         momentum: Of the running means.
         normalise: Project embeddings and centres onto the unit sphere.
         seed: Seed of the draws.
@@ -133,8 +133,8 @@ class CentreObjective(Objective):
         self.normalise = normalise
         self.seed = seed
         self.classes: int = self.settings["classes"] if proxies_of is None else len(_by_class(proxies_of))
-        self.step = 0  # not a buffer: the draw would wait for the device
-        self._owner = (proxies_of,)  # in a tuple, or torch would count the proxies among the parameters of both
+        self.step = 0  # no buffer, because the draw would wait for the device
+        self._owner = (proxies_of,)  # a tuple, so that torch does not register the proxies twice
         if classes is not None and dim is not None:
             self.register_buffer("means", torch.zeros(classes, dim))
             self.register_buffer("counts", torch.zeros(classes, dtype=torch.int64))  # of the pictures seen
@@ -143,9 +143,12 @@ class CentreObjective(Objective):
         self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None = None, pictures: Tensor | None = None
     ) -> Loss:
         """Compute the loss of a checked batch, as ``forward``."""
-        del attributes, pictures  # classes are told apart by vectors
+        del attributes, pictures  # not used
         owner = self._owner[0]
-        centres = self._running_means(embeddings, labels) if owner is None else self._proxies(owner, embeddings)
+        if owner is None:
+            centres = self._running_means(embeddings, labels)
+        else:
+            centres = self._proxies(owner, embeddings)
         self.step += self.training
         if self.normalise:
             centres = centres._replace(vectors=normalize(centres.vectors))
@@ -164,46 +167,60 @@ class CentreObjective(Objective):
         self.step = int(state)
 
     def _draw(self, device: torch.device) -> Tensor | None:
-        """Different classes, by seed and step alone and in O(sample); None for all."""
+        """Draw different classes in O(sample), from seed and step alone; None for all classes."""
         if self.sample is None or self.sample >= self.classes:
             return None
         rng = np.random.default_rng([self.seed, self.step])
         drawn = rng.choice(self.classes, self.sample, replace=False, shuffle=False)
         return torch.from_numpy(drawn).to(device, non_blocking=True)
 
-    def _proxies(self, owner: ProxyOwner, like: Tensor) -> Centres:
+    def _proxies(self, owner: ProxyOwner, embeddings: Tensor) -> Centres:
         proxies = _by_class(owner)
         drawn = self._draw(proxies.device)
-        proxies = (proxies if drawn is None else proxies[drawn]).to(like.dtype)
+        if drawn is not None:
+            proxies = proxies[drawn]
+        proxies = proxies.to(embeddings.dtype)
         if proxies.shape[1] > 1 and self.normalise:
             proxies = normalize(proxies, dim=2)
         return Centres(proxies.mean(1), None, torch.full((), self.classes, device=proxies.device))
 
     def _running_means(self, embeddings: Tensor, labels: Tensor) -> Centres:
-        """The batch's classes, one row for each picture of which the first of a class is present, then the others."""
+        """Centres of the classes in the batch, then of other classes.
+
+        There is one row for each picture of the batch; only the first row of each class is present.
+        """
         if embeddings.shape[1] != self.means.shape[1]:
-            sizes = f"{self.means.shape[1]} dimensions as the centres, got {embeddings.shape[1]}"
-            raise ValueError(f"embeddings must have {sizes}")
+            dim = self.means.shape[1]
+            raise ValueError(f"embeddings must have {dim} dimensions as the centres, got {embeddings.shape[1]}")
         check_labels(labels, self.classes)
         labels = labels.long()
-        vectors = normalize(embeddings) if self.normalise else embeddings
-        same = labels.unsqueeze(1) == labels
-        rank = torch.arange(len(labels), device=labels.device)
-        first = torch.where(same, rank, len(labels)).amin(1)
-        new = same.to(vectors.dtype) @ vectors / same.sum(1, keepdim=True)
-        old, known = self.means[labels].to(vectors.dtype), (self.counts[labels] > 0).unsqueeze(1)
-        new = torch.where(known, self.momentum * old + (1 - self.momentum) * new, new)
+        vectors = embeddings
+        if self.normalise:
+            vectors = normalize(embeddings)
 
-        drawn = self._draw(labels.device)
-        others = torch.arange(self.classes, device=labels.device) if drawn is None else drawn
-        elsewhere = ~torch.isin(others, labels) & (self.counts[others] > 0)
-        centres = torch.cat([new, self.means[others].to(vectors.dtype)])
-        present = torch.cat([first == rank, elsewhere])
-        seen = (self.counts > 0).index_fill(0, labels, True).sum()
+        # Classes of the batch
+        same_class = labels.unsqueeze(1) == labels
+        position = torch.arange(len(labels), device=labels.device)
+        first_of_class = torch.where(same_class, position, len(labels)).amin(1)
+        batch_means = same_class.to(vectors.dtype) @ vectors / same_class.sum(1, keepdim=True)
+        old_means = self.means[labels].to(vectors.dtype)
+        was_seen = (self.counts[labels] > 0).unsqueeze(1)
+        updated = self.momentum * old_means + (1 - self.momentum) * batch_means
+        new_means = torch.where(was_seen, updated, batch_means)
+
+        # Other classes
+        others = self._draw(labels.device)
+        if others is None:
+            others = torch.arange(self.classes, device=labels.device)
+        is_other = ~torch.isin(others, labels) & (self.counts[others] > 0)
+
+        centres = torch.cat([new_means, self.means[others].to(vectors.dtype)])
+        present = torch.cat([first_of_class == position, is_other])
+        seen_classes = (self.counts > 0).index_fill(0, labels, True).sum()
         if self.training:
-            self.means[labels] = new.detach()[first].to(self.means.dtype)
+            self.means[labels] = new_means.detach()[first_of_class].to(self.means.dtype)
             self.counts.index_add_(0, labels, torch.ones_like(labels))
-        return Centres(centres, present, seen)
+        return Centres(centres, present, seen_classes)
 
 
 class CentreSpread(CentreObjective):
@@ -213,15 +230,15 @@ class CentreSpread(CentreObjective):
         classes: Number of classes, for running means.
         dim: D, for running means.
         kind: "power", "log-exp" or "k", see ``lookalike.skewed_means``.
-        knob: Of the mean; may be -inf or inf. For "k" it is K, a number of pairs.
-        over: "distance", or "similarity", where a large knob leans to the nearest. Power means are of max(0, s), with a
-            knob above 0.
-        form: See the top of this file. Energies are of distances, with a power mean and a knob of at most 0. Far below
-            -2 they vary over many powers of ten: train with the form "mean", which has the same minimum.
-        squared: Take d^2 instead of d.
-        offset: Is added to the distances.
-        delta: For the form "hinge", the mean from which on nothing is pushed.
-        **where: The centres, as ``CentreObjective`` takes them.
+        knob: Parameter of the mean; may be -inf or inf. For "k" it is K, a number of pairs.
+        over: "distance", or "similarity", where a large knob selects the nearest pairs. Power means of similarities are
+            means of max(0, s) and need a knob above 0.
+        form: See the top of this file. Energies need distances, a power mean and a knob of at most 0. Far below -2 they
+            vary over many powers of ten; the form "mean" has the same minimum and trains better.
+        squared: Use d^2 instead of d.
+        offset: Added to the distances.
+        delta: Target of the mean with the form "hinge"; beyond it, nothing is pushed.
+        **where: Arguments of ``CentreObjective`` that choose the centres.
     """
 
     def __init__(
@@ -257,9 +274,12 @@ class CentreSpread(CentreObjective):
             raise ValueError(f"an {form} needs kind power and a finite knob of at most 0, got {kind}, {knob}")
         settings = {"kind": kind, "knob": knob, "over": over, "form": form, "squared": squared, "offset": offset}
         super().__init__(classes, dim, settings={**settings, "delta": delta}, **where)
-        most = comb(min(self.sample or self.classes, self.classes), 2)
-        if kind == "k" and abs(knob) > most:
-            raise ValueError(f"the knob of a K-skewed mean must be at most the number of pairs, {most}, got {knob}")
+        drawn_classes = min(self.sample or self.classes, self.classes)
+        pair_count = comb(drawn_classes, 2)
+        if kind == "k" and abs(knob) > pair_count:
+            raise ValueError(
+                f"the knob of a K-skewed mean must be at most the number of pairs, {pair_count}, got {knob}"
+            )
         self.mean = mean
         self.over = over
         self.form = form
@@ -269,22 +289,38 @@ class CentreSpread(CentreObjective):
 
     def measure(self, centres: Centres) -> Loss:
         """Compute the loss of the centres."""
-        measure: Measure = partial(_shifted_distances, squared=self.squared, offset=self.offset)
-        if self.over == "similarity":
-            measure = similarities if self.mean.kind != "power" else _positive_similarities
-        mean = mean_over_pairs(centres.vectors, measure, self.mean, present=centres.present)
+        mean = mean_over_pairs(centres.vectors, self._measure(), self.mean, present=centres.present)
         parts = {"mean": mean.detach()}
-        sign = 1.0 if self.over == "similarity" else -1.0
+        sign = -1.0  # enlarge distances
+        if self.over == "similarity":
+            sign = 1.0
         if self.delta is not None:
-            pairs = (centres.classes > 1).to(mean.dtype)  # a single centre has no mean
-            return Loss((sign * (mean - self.delta)).clamp(min=0) * pairs, parts)
+            has_pairs = (centres.classes > 1).to(mean.dtype)  # a single centre has no mean
+            return Loss((sign * (mean - self.delta)).clamp(min=0) * has_pairs, parts)
         if self.form == "mean":
             return Loss(sign * mean, parts)
-        none = mean == 0  # pairs: distances have a floor
-        mean = mean + none.to(mean.dtype)
-        energy = (mean**self.mean.knob if self.mean.knob else -mean.log()).masked_fill(none, 0)
-        pairs = centres.classes * (centres.classes - 1)
-        return Loss(energy * pairs if self.form == "energy-sum" else energy, parts)
+        energy = self._energy(mean)
+        if self.form == "energy-sum":
+            energy = energy * (centres.classes * (centres.classes - 1))
+        return Loss(energy, parts)
+
+    def _measure(self) -> Measure:
+        """The function of two sets of centres whose values are averaged."""
+        if self.over == "distance":
+            return partial(_shifted_distances, squared=self.squared, offset=self.offset)
+        if self.mean.kind == "power":
+            return _positive_similarities
+        return similarities
+
+    def _energy(self, mean: Tensor) -> Tensor:
+        """The energy of a pair, from the power mean of the distances; 0 if there are no pairs."""
+        has_no_pairs = mean == 0  # distances have a floor above 0
+        mean = mean + has_no_pairs.to(mean.dtype)
+        if self.mean.knob:
+            energy = mean**self.mean.knob
+        else:
+            energy = -mean.log()
+        return energy.masked_fill(has_no_pairs, 0)
 
 
 class CentreCrowding(CentreObjective):
@@ -293,10 +329,10 @@ class CentreCrowding(CentreObjective):
     Args:
         classes: Number of classes, for running means.
         dim: D, for running means.
-        sharpness: gamma, above 0; inf for the nearest centre alone.
+        sharpness: gamma, above 0; inf selects the nearest centre alone.
         margin: delta. Without the hinge it only shifts the value.
         hinge: Push a centre only while its R1 is above 0.
-        **where: The centres, as ``CentreObjective`` takes them.
+        **where: Arguments of ``CentreObjective`` that choose the centres.
     """
 
     def __init__(
@@ -321,8 +357,8 @@ class CentreCrowding(CentreObjective):
     def measure(self, centres: Centres) -> Loss:
         """Compute the loss of the centres."""
         means = mean_over_others(centres.vectors, similarities, self.mean, present=centres.present)
-        rivals = (centres.classes - 1).clamp(min=1).to(means.dtype)
-        shift = rivals.log() / self.mean.knob - self.margin
+        other_classes = (centres.classes - 1).clamp(min=1).to(means.dtype)
+        shift = other_classes.log() / self.mean.knob - self.margin  # from the mean to the sum over others, and delta
         mean = log_exp_mean(means, 0, weights=centres.present)
         if self.hinge:
             pushed = (means + shift).clamp(min=0)
@@ -339,10 +375,12 @@ def _check_owner(owner: Any) -> None:
 
 
 def _by_class(owner: ProxyOwner) -> Tensor:
-    """Proxies (classes, some, D)."""
+    """The proxies of an owner (classes, proxies per class, D)."""
     if not isinstance(owner, nn.Parameter):
         return owner.proxies.unflatten(0, (owner.classes, -1))
-    return owner.unsqueeze(1) if owner.dim() == 2 else owner
+    if owner.dim() == 2:
+        return owner.unsqueeze(1)
+    return owner
 
 
 def _positive_similarities(rows: Tensor, columns: Tensor) -> Tensor:
@@ -350,5 +388,7 @@ def _positive_similarities(rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _shifted_distances(rows: Tensor, columns: Tensor, *, squared: bool, offset: float) -> Tensor:
-    found = distances(rows, columns, squared=squared)
-    return found + offset if offset else found
+    values = distances(rows, columns, squared=squared)
+    if offset:
+        return values + offset
+    return values

@@ -32,7 +32,8 @@ class Composed(Objective):
             if not isfinite(weight) or weight < 0:
                 raise ValueError(f"the weight of {name!r} must be finite and at least 0, got {weight}")
         super().__init__()
-        self.weights = self.settings = {name: float(weight) for name, (weight, _) in parts.items()}
+        self.weights = {name: float(weight) for name, (weight, _) in parts.items()}
+        self.settings = self.weights
         self.objectives = nn.ModuleDict({name: objective for name, (_, objective) in parts.items()})
         self.needs_attributes = any(getattr(part, "needs_attributes", False) for part in self.objectives.values())
         self.needs_raw = any(getattr(part, "needs_raw", False) for part in self.objectives.values())
@@ -41,7 +42,8 @@ class Composed(Objective):
         self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
     ) -> Loss:
         """Compute the loss of a checked batch, as ``forward``."""
-        values, parts = [], {}
+        values = []
+        parts = {}
         for name, objective in self.objectives.items():
             loss: Loss = objective(embeddings, labels, attributes, pictures)
             values.append(self.weights[name] * loss.value)

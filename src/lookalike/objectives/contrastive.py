@@ -1,10 +1,10 @@
-"""Contrastive losses: pull positive pairs together, push negative pairs apart, one pair at a time.
+"""Contrastive losses: they pull positive pairs together and push negative pairs apart.
 
 C1, on similarity s (Hadsell et al., CVPR 2006, in the form of Wang et al., "Cross-Batch Memory", CVPR 2020):
 
     1/B sum_a ( sum_{p: s_ap < 1 - 1e-5} (1 - s_ap) + sum_{n: s_an > margin} s_an )
 
-C2, on distance d, with a margin for the positives too (Wu et al., "Sampling Matters", ICCV 2017):
+C2, on distance d, with a margin for positives as well (Wu et al., "Sampling Matters", ICCV 2017):
 
     mean of max(0, d_ap - positive_margin) + mean of max(0, negative_margin - d_an),  each over its non-zero terms
 """
@@ -15,7 +15,7 @@ from lookalike._util.checks import check_range
 from lookalike.objectives.base import Loss
 from lookalike.objectives.pairs import PairObjective, Pairs, chord, halfway, mean, share, total
 
-DUPLICATE = 1e-5  # positives nearer than this are taken for the same picture
+DUPLICATE = 1e-5  # positives with a similarity above 1 - DUPLICATE count as the same picture
 
 
 class Contrastive(PairObjective):
@@ -46,7 +46,7 @@ class Contrastive(PairObjective):
 
 
 class ContrastiveDistance(PairObjective):
-    """C2, contrastive loss on distances. Positives and negatives are averaged separately and count alike.
+    """C2, contrastive loss on distances. Positives and negatives are averaged separately, with equal weight.
 
     Args:
         positive_margin: Distance up to which positives are not pulled.

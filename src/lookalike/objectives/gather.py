@@ -3,13 +3,13 @@
 Every rank gathers the vectors of all W ranks and computes the same loss L of the joined batch and of the objective's
 own parameters (proxies). Gradients:
 
-    proxies  Every rank has all of dL/dproxies already. Averaging equal gradients changes nothing, so it does not matter
-             whether the objective is wrapped in DDP.
-    model    A rank knows the pictures of its own share only. Summed over the ranks, the gradients through the own share
-             are the whole, but DDP takes their mean: a W-th of it. So the gradient that enters the own share is
-             multiplied by W. The loss itself is not, and is equal on every rank.
+    proxies  Every rank has the complete dL/dproxies. Averaging equal gradients changes nothing, so the objective may be
+             wrapped in DDP or not.
+    model    A rank has gradients for its own share of the pictures only. The sum over the ranks is the whole gradient,
+             but DDP takes the mean. So the gradient that enters the own share is multiplied by W. The loss is not
+             multiplied, and is equal on every rank.
 
-Nothing is communicated in the backward pass. Where torch.distributed is not in use, this is the objective itself.
+The backward pass needs no communication. Without torch.distributed, this is the objective itself.
 """
 
 from typing import Any
@@ -23,10 +23,10 @@ from lookalike.pooling.autograd import precise
 
 
 class Gathered(nn.Module):
-    """An objective on the joined batch of all processes. The model's gradients must be averaged over them, as by DDP.
+    """An objective on the joined batch of all processes. The model's gradients must be averaged over them, as DDP does.
 
-    Every process needs the same number of pictures. Call ``synchronise`` before training, or use the same seed
-    everywhere, so that all start from the same proxies.
+    Every process needs the same number of pictures and the same proxies at the start. Call ``synchronise`` before
+    training, or use the same seed everywhere.
 
     Args:
         objective: Loss of the joined batch.
@@ -49,10 +49,12 @@ class Gathered(nn.Module):
         check_vectors("embeddings", embeddings, labels)
         check_pictures(pictures, len(embeddings))
         _check_even(embeddings)
-        joined = gather_with_gradient(precise(embeddings))
-        joined_attributes = None if attributes is None else gather_with_gradient(precise(attributes))
-        joined_pictures = None if pictures is None else gather(pictures)
-        return self.objective(joined, gather(labels), joined_attributes, joined_pictures)
+        embeddings = gather_with_gradient(precise(embeddings))
+        if attributes is not None:
+            attributes = gather_with_gradient(precise(attributes))
+        if pictures is not None:
+            pictures = gather(pictures)
+        return self.objective(embeddings, gather(labels), attributes, pictures)
 
     def proxy_parameters(self) -> list[nn.Parameter]:
         """Return the vectors that stand for classes."""
@@ -67,9 +69,9 @@ class Gathered(nn.Module):
 
     @torch.no_grad()
     def average_gradients(self) -> None:
-        """Average the gradients of the proxies over the processes, after the backward pass and if DDP does not.
+        """Average the gradients of the proxies over the processes, after the backward pass, if DDP does not.
 
-        They differ by rounding only; averaging keeps these differences from adding up.
+        They differ only by rounding. Averaging keeps these differences from adding up.
         """
         if world_size() > 1:
             for parameter in self.objective.parameters():
@@ -86,7 +88,7 @@ def world_size() -> int:
 
 
 def gather(values: Tensor) -> Tensor:
-    """Join the tensors (B, ...) of all W processes to (W B, ...), in their order, without gradients."""
+    """Join the tensors (B, ...) of all W processes to (W B, ...), in the order of the ranks, without gradients."""
     values = values.detach().contiguous()
     shares = [torch.empty_like(values) for _ in range(world_size())]
     distributed.all_gather(shares, values)

@@ -1,4 +1,4 @@
-"""LIBC: pictures of a batch exchange messages before they are classified (learning intra-batch connections).
+"""LIBC, learning intra-batch connections: pictures of a batch exchange messages before they are classified.
 
 With x the embeddings before normalisation, H heads in d dimensions, and i, j over the whole batch:
 
@@ -8,12 +8,12 @@ With x the embeddings before normalisation, H heads in d dimensions, and i, j ov
     block          h <- norm(h + linear(concat_heads sum_i a_ij v_i)),   h <- norm(h + W2 relu(W1 h)),   W1: d -> 4 d
     message loss   smoothed cross-entropy of U batchnorm(h) / temperature
 
-The 1 in the denominator is an extra logit of zero: a picture may listen to nobody. Dropout follows the attention, the
-ReLU and both linear layers of a block. The value is the sum of both losses; at test the encoder alone is used, or
-messages pass between k-reciprocal neighbours, see ``MessagePassing.refine``.
+The 1 in the denominator is an extra logit of zero, so the attention of a picture may sum to less than 1. Dropout
+follows the attention, the ReLU and both linear layers of a block. The value is the sum of both losses. At test the
+encoder alone is used, or messages pass between k-reciprocal neighbours; see ``MessagePassing.refine``.
 
-Inside ``Gathered`` messages pass over the joined batch. Every rank must then drop the same activations, so dropout has
-random numbers of its own: they depend on the seed and on the number of batches seen, which is saved.
+Inside ``Gathered``, messages pass over the joined batch. Every rank must then drop the same activations. So dropout has
+its own random numbers, which depend on the seed and on the number of batches seen. That number is saved.
 
 Reference: Seidenschwarz, Elezi and Leal-Taixé, "Learning Intra-Batch Connections for Deep Metric Learning", ICML 2021.
 """
@@ -76,8 +76,10 @@ class MessageBlock(nn.Module):
         self.heads = heads
         self.dropout = dropout
         self.query, self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(4))
-        self.first_norm, self.second_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.widen, self.narrow = nn.Linear(dim, WIDTH * dim), nn.Linear(WIDTH * dim, dim)
+        self.first_norm = nn.LayerNorm(dim)
+        self.second_norm = nn.LayerNorm(dim)
+        self.widen = nn.Linear(dim, WIDTH * dim)
+        self.narrow = nn.Linear(WIDTH * dim, dim)
         for layer in (self.query, self.key, self.value, self.out):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -99,12 +101,13 @@ class MessageBlock(nn.Module):
 
     def _attend(self, features: Tensor, present: Tensor | None) -> Tensor:
         queries = self._split(self.query(features))
-        keys, values = self._split(self.key(features)), self._split(self.value(features))
+        keys = self._split(self.key(features))
+        values = self._split(self.value(features))
         logits = queries @ keys.mT / sqrt(queries.shape[-1])  # (..., H, receivers, senders)
         if present is not None:
             logits = logits.masked_fill(~present[..., None, None, :], -torch.inf)
-        nobody = torch.zeros_like(logits[..., :1])
-        attention = torch.cat([logits, nobody], -1).softmax(-1)[..., :-1]
+        zero_logit = torch.zeros_like(logits[..., :1])
+        attention = torch.cat([logits, zero_logit], -1).softmax(-1)[..., :-1]
         received = self.dropout(attention) @ values
         return received.transpose(-2, -3).flatten(-2)
 
@@ -120,7 +123,7 @@ class MessagePassing(nn.Module):
         dim: Size d of the embeddings.
         blocks: Number of rounds of messages.
         heads: Number of attention heads; a divisor of ``dim``.
-        concatenate: Return the outputs of all blocks side by side, not only the last one.
+        concatenate: Return the outputs of all blocks side by side instead of the last one.
         dropout: Share of activations that are dropped in training.
 
     Raises:
@@ -166,10 +169,10 @@ class MessagePassing(nn.Module):
 
     @torch.no_grad()
     def refine(self, vectors: Any, neighbours: int = NEIGHBOURS) -> Tensor:
-        """Let every vector exchange messages with its k-reciprocal neighbours, for use at test.
+        """Exchange messages between every vector and its k-reciprocal neighbours, for use at test.
 
         Two vectors are k-reciprocal neighbours if each is among the k nearest others of the other, by cosine. Each
-        vector and its neighbours form a batch of their own.
+        vector and its neighbours form a separate batch.
 
         Args:
             vectors: Embeddings (n, d) of all pictures that are compared with each other, as an array or a tensor.
@@ -252,8 +255,11 @@ class LIBC(Objective):
             encoder_weight=encoder_weight,
             seed=seed,
         )
-        self.classes, self.dim = classes, dim
-        self.temperature, self.smoothing, self.encoder_weight = temperature, smoothing, encoder_weight
+        self.classes = classes
+        self.dim = dim
+        self.temperature = temperature
+        self.smoothing = smoothing
+        self.encoder_weight = encoder_weight
         self.seed = seed
         self.steps = 0  # batches seen in training
         self.encoder_classifier = nn.Linear(dim, classes)
@@ -287,7 +293,7 @@ class LIBC(Objective):
         return Loss(self.encoder_weight * encoder + messages, parts)
 
     def get_extra_state(self) -> dict[str, int]:
-        """The number of batches seen, from which dropout continues."""
+        """Return the number of batches seen, from which dropout continues."""
         return {"steps": self.steps}
 
     def set_extra_state(self, state: dict[str, int]) -> None:
@@ -299,12 +305,12 @@ class LIBC(Objective):
         return list(self.classifier.parameters())
 
     def _pass_messages(self, vectors: Tensor) -> Tensor:
-        """Pass messages, in training with random numbers of this batch that are the same on every rank."""
+        """Pass messages. In training, dropout has random numbers for this batch, the same on every rank."""
         if not self.training:
             features: Tensor = self.messages(vectors)
             return features
-        mixed = np.random.SeedSequence((self.seed, self.steps)).generate_state(1, np.uint64)
-        self.messages.dropout.generator = torch.Generator(vectors.device).manual_seed(int(mixed[0]))
+        batch_seed = np.random.SeedSequence((self.seed, self.steps)).generate_state(1, np.uint64)
+        self.messages.dropout.generator = torch.Generator(vectors.device).manual_seed(int(batch_seed[0]))
         self.steps += 1
         features = self.messages(vectors)
         self.messages.dropout.generator = None  # it cannot be pickled
@@ -321,7 +327,8 @@ class Finished(Objective):
 
     def __init__(self, objective: Objective, normalise: str) -> None:
         super().__init__(normalise=normalise)
-        self.objective, self.normalise = objective, normalise
+        self.objective = objective
+        self.normalise = normalise
         self.needs_attributes = objective.needs_attributes
 
     def compute(
@@ -378,19 +385,21 @@ def reciprocal_neighbours(vectors: Any, k: int) -> tuple[np.ndarray[Any, Any], n
 
     Args:
         vectors: (n, d).
-        k: Number of nearest others that are looked at.
+        k: Number of nearest neighbours of each vector.
 
     Returns:
-        Indices (n, 1 + k), each vector itself first, then its k nearest others; and a mask (n, 1 + k), True for the
-        vector itself and for those others that have it among their own k nearest.
+        Indices (n, 1 + k): each vector itself, then its k nearest others. And a mask (n, 1 + k), True for the vector
+        itself and for those others that have it among their own k nearest.
     """
     count = len(vectors)
     itself = np.arange(count)[:, None]
+    is_itself = np.ones_like(itself, dtype=bool)
     if count < 2:
-        return itself, np.ones_like(itself, dtype=bool)
-    near = nearest_others(vectors, min(k, count - 1))
-    is_mutual = (near[near] == itself[:, :, None]).any(2)
-    return np.concatenate([itself, near], 1), np.concatenate([np.ones_like(itself, dtype=bool), is_mutual], 1)
+        return itself, is_itself
+    neighbours = nearest_others(vectors, min(k, count - 1))
+    is_mutual = (neighbours[neighbours] == itself[:, :, None]).any(2)
+    members = np.concatenate([itself, neighbours], 1)
+    return members, np.concatenate([is_itself, is_mutual], 1)
 
 
 def _accuracy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -7,8 +7,7 @@
                mean over the non-zero anchors, with w_p = max(0, 1 + relaxation - s_ap) and
                w_n = max(0, s_an + relaxation) held constant (Sun et al., CVPR 2020)
 
-The pairs and their distances are computed here, the losses by the library. It is imported when the first of them is
-created.
+Pairs and distances are computed here, the losses by the library. It is imported when the first loss is created.
 """
 
 from typing import Any
@@ -25,7 +24,7 @@ class Triplet(PairObjective):
     """Triplet loss, by pytorch-metric-learning: max(0, d(anchor, positive) - d(anchor, negative) + margin).
 
     Args:
-        margin: Difference of distances that is enough.
+        margin: Difference of distances from which on a triplet has no loss.
         normalise: Project embeddings onto the unit sphere.
     """
 
@@ -79,7 +78,7 @@ class LiftedStructure(PairObjective):
 class Circle(PairObjective):
     """Circle loss, by pytorch-metric-learning; the formula stands at the top of this file.
 
-    It always compares cosines, because its weights are made for their range.
+    It always compares cosines, because its weights assume their range.
 
     Args:
         scale: gamma in the paper.
@@ -92,7 +91,7 @@ class Circle(PairObjective):
         check_range("scale", scale, 0, None)
         check_range("relaxation", relaxation, -1, 1)
         super().__init__(scale=scale, relaxation=relaxation, normalise=True)
-        del self.settings["normalise"]  # not a choice here
+        del self.settings["normalise"]  # always True, so no setting
         self.loss: nn.Module = CircleLoss(m=relaxation, gamma=scale)
 
     def compare(self, pairs: Pairs) -> Loss:
@@ -103,7 +102,7 @@ class Circle(PairObjective):
 def _distance() -> Any:
     from pytorch_metric_learning.distances import LpDistance
 
-    return LpDistance(normalize_embeddings=False)  # what comes is normalised already, or not meant to be
+    return LpDistance(normalize_embeddings=False)  # the objective normalises them, if it should
 
 
 def _value(loss: nn.Module, pairs: Pairs, indices: tuple[Tensor, ...]) -> Tensor:
@@ -113,17 +112,17 @@ def _value(loss: nn.Module, pairs: Pairs, indices: tuple[Tensor, ...]) -> Tensor
 
 def _triplets(pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
     anchor, positive = pairs.positive.nonzero(as_tuple=True)
-    which, negative = pairs.negative[anchor].nonzero(as_tuple=True)
-    return anchor[which], positive[which], negative
+    pair, negative = pairs.negative[anchor].nonzero(as_tuple=True)
+    return anchor[pair], positive[pair], negative
 
 
 def _both_kinds(pairs: Pairs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Positive and negative pairs of the anchors that have both.
+    """Positive and negative pairs of the anchors that have both kinds.
 
-    Anchors with one kind only would count as if the other's log-sum were 0. Every pair is named twice, which changes
-    nothing: the library takes a single pair of each kind for none.
+    The library would give other anchors a log-sum of 0 for the missing kind. Every pair is listed twice: the loss stays
+    the same, but the library treats a single pair of each kind as none.
     """
-    usable = (pairs.positive.any(1) & pairs.negative.any(1)).unsqueeze(1)
-    positive = (pairs.positive & usable).nonzero().repeat(2, 1)
-    negative = (pairs.negative & usable).nonzero().repeat(2, 1)
+    has_both = (pairs.positive.any(1) & pairs.negative.any(1)).unsqueeze(1)
+    positive = (pairs.positive & has_both).nonzero().repeat(2, 1)
+    negative = (pairs.negative & has_both).nonzero().repeat(2, 1)
     return positive[:, 0], positive[:, 1], negative[:, 0], negative[:, 1]

@@ -1,11 +1,11 @@
-"""The margin loss: one boundary beta between positive and negative distances, which is learnt.
+"""The margin loss: a learnt boundary beta between positive and negative distances.
 
     max(0, margin + d_ap - beta)    and    max(0, margin + beta - d_an)
 
-averaged over the non-zero ones of all triplets (a, p, n) of the batch: a positive pair counts once for each negative
-of its anchor and the other way round, so that the many negatives do not drown the few positives.
+are averaged over the non-zero terms of all triplets (a, p, n) of the batch. A positive pair counts once for each
+negative of its anchor, and a negative pair once for each positive. So the many negatives do not outweigh the positives.
 
-Reference: Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017; there triplets are sampled.
+Reference: Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, where triplets are sampled.
 """
 
 import torch
@@ -26,7 +26,7 @@ class Margin(PairObjective):
         normalise: Project embeddings onto the unit sphere.
     """
 
-    hints = Hints(rate_multiplier=100.0)  # at the model's rate of 1e-5 Adam would not move beta at all
+    hints = Hints(rate_multiplier=100.0)  # at the model's rate of 1e-5, Adam would hardly move beta
 
     def __init__(
         self, margin: float = 0.2, beta: float = 1.2, *, learn_beta: bool = True, normalise: bool = True
@@ -39,15 +39,18 @@ class Margin(PairObjective):
 
     def compare(self, pairs: Pairs) -> Loss:
         """Compute the loss of all pairs."""
-        distances, beta = pairs.distances, self.beta.to(pairs.anchors.dtype)
-        too_far, too_near = self.margin + distances - beta, self.margin + beta - distances
-        far, near = pairs.positive & (too_far > 0), pairs.negative & (too_near > 0)
-        # Triplets are counted, not listed: the anchor of a pair has so many partners of the other kind.
-        times_far = far * pairs.negative.sum(1, keepdim=True)
-        times_near = near * pairs.positive.sum(1, keepdim=True)
-        count = (times_far.sum() + times_near.sum()).clamp(min=1)
-        positive = total(too_far * times_far, far) / count
-        negative = total(too_near * times_near, near) / count
+        distances = pairs.distances
+        beta = self.beta.to(pairs.anchors.dtype)
+        positive_terms = self.margin + distances - beta
+        negative_terms = self.margin + beta - distances
+        far = pairs.positive & (positive_terms > 0)
+        near = pairs.negative & (negative_terms > 0)
+        # Triplets are counted, not listed: a pair is in one triplet for each partner of the other kind.
+        far_triplets = far * pairs.negative.sum(1, keepdim=True)
+        near_triplets = near * pairs.positive.sum(1, keepdim=True)
+        count = (far_triplets.sum() + near_triplets.sum()).clamp(min=1)
+        positive = total(positive_terms * far_triplets, far) / count
+        negative = total(negative_terms * near_triplets, near) / count
         parts = {
             "positive": positive.detach(),
             "negative": negative.detach(),

@@ -1,14 +1,13 @@
-"""What people said about single pairs as a loss, and what must not change meanwhile.
+"""Losses for training on marks: pairs of pictures that people have marked as same or different.
 
-MarkedPairs    a pair loss on the pairs that are known to be the same or different, whatever the labels are
-Labelled       any objective on the pictures of a batch that have a label (labels from 0; -1: none)
-KeptSimilarities
+    MarkedPairs        a pair loss on the marked pairs, whatever the labels are
+    Labelled           any objective on the pictures of a batch that have a label (from 0; -1: no label)
+    KeptSimilarities   mean over pairs (i, j) of unmarked pictures of (cos(v_i, v_j) - cos(u_i, u_j))^2,
+                       where u are the vectors before training
 
-    mean over pairs (i, j) of unmarked pictures of  (cos(v_i, v_j) - cos(u_i, u_j))^2
-
-with the vectors u before training. A few hundred marks say little about all other pictures. In one run without this
-term, 100 and 400 marks on half of the first 100 classes of CUB cost the other half 5.9 and 11.0 points of MAP@R; with
-it, 0.3 and 0.1.
+KeptSimilarities protects unmarked pictures, about which a few hundred marks say little. In one run without this term,
+100 and 400 marks on half of the first 100 classes of CUB cost the other half 5.9 and 11.0 points of MAP@R; with it, 0.3
+and 0.1.
 """
 
 import torch
@@ -20,12 +19,12 @@ from lookalike.objectives.pairs import PairObjective, Pairs, mean
 
 
 class MarkedPairs(Objective):
-    """A pair loss on known pairs.
+    """A pair loss on marked pairs.
 
     Args:
         loss: The pair loss.
-        pictures: Positions in the training set (M,) of the pictures that are known.
-        relation: (M, M) int8, symmetric: 1 the same, -1 different, 0 unknown or the same picture.
+        pictures: Positions of the marked pictures in the training set (M,).
+        relation: (M, M) int8, symmetric: 1 same, -1 different, 0 unknown or the same picture.
 
     Examples:
         >>> from lookalike.objectives import create
@@ -54,27 +53,34 @@ class MarkedPairs(Objective):
     ) -> Loss:
         """Compute the loss of a checked batch, as ``forward``."""
         del attributes
-        known, places = self.find(pictures)
+        is_marked, places = self.find(pictures)
         if not len(places):
             return _no_loss(embeddings)
         relation = self.relation[places][:, places]
-        vectors = embeddings[known]
+        vectors = embeddings[is_marked]
         if self.loss.normalise:
             vectors = normalize(vectors)
-        kinds = labels[known]
-        return self.loss.compare(Pairs(vectors, vectors, kinds, kinds, relation == 1, relation == -1))
+        marked_labels = labels[is_marked]
+        return self.loss.compare(Pairs(vectors, vectors, marked_labels, marked_labels, relation == 1, relation == -1))
 
     def find(self, pictures: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Find the known pictures of a batch: a mask (B,), and the places of those in ``self.pictures``.
+        """Find the marked pictures of a batch.
+
+        Args:
+            pictures: Positions of the batch in the training set (B,).
+
+        Returns:
+            A mask (B,), and the indices of the marked pictures in ``self.pictures``.
 
         Raises:
-            ValueError: If the batch does not say which pictures it has.
+            ValueError: If ``pictures`` is None.
         """
         if pictures is None:
             raise ValueError("marked pairs need the positions of the pictures of a batch, got none")
-        places = torch.searchsorted(self.pictures, pictures).clamp(max=max(0, len(self.pictures) - 1))
-        known = self.pictures[places] == pictures
-        return known, places[known]
+        last = max(0, len(self.pictures) - 1)
+        places = torch.searchsorted(self.pictures, pictures).clamp(max=last)
+        is_marked = self.pictures[places] == pictures
+        return is_marked, places[is_marked]
 
 
 class Labelled(Objective):
@@ -97,18 +103,20 @@ class Labelled(Objective):
         has_label = labels >= 0
         if not has_label.any():
             return _no_loss(embeddings)
-        some_attributes = None if attributes is None else attributes[has_label]
-        some_pictures = None if pictures is None else pictures[has_label]
-        loss: Loss = self.loss(embeddings[has_label], labels[has_label], some_attributes, some_pictures)
+        if attributes is not None:
+            attributes = attributes[has_label]
+        if pictures is not None:
+            pictures = pictures[has_label]
+        loss: Loss = self.loss(embeddings[has_label], labels[has_label], attributes, pictures)
         return loss
 
 
 class KeptSimilarities(Objective):
-    """Keeps the cosines between pictures that nobody has marked.
+    """Keeps the cosines between unmarked pictures as they were before training.
 
     Args:
         start: Vectors of all training pictures before training (n, D').
-        marked: Positions of the marked pictures (M,), which are free to move.
+        marked: Positions of the marked pictures (M,), whose cosines may change.
     """
 
     start: Tensor
@@ -128,13 +136,13 @@ class KeptSimilarities(Objective):
         del labels, attributes
         if pictures is None:
             raise ValueError("kept similarities need the positions of the pictures of a batch, got none")
-        chosen = ~self.is_free[pictures]
-        vectors = normalize(embeddings[chosen])
-        start = self.start[pictures[chosen]].to(vectors.dtype)
+        is_kept = ~self.is_free[pictures]
+        vectors = normalize(embeddings[is_kept])
+        start = self.start[pictures[is_kept]].to(vectors.dtype)
         changes = (vectors @ vectors.T - start @ start.T).square()
         return Loss(mean(changes, torch.ones_like(changes, dtype=torch.bool)), {})
 
 
 def _no_loss(embeddings: Tensor) -> Loss:
-    """0, but part of the graph."""
+    """A loss of 0 that is part of the graph."""
     return Loss(0 * embeddings.sum(), {})

@@ -1,10 +1,10 @@
-"""A cross-batch memory: any pair loss sees not only the batch, but also the embeddings of the batches before.
+"""A cross-batch memory: a pair loss also compares the batch with embeddings of earlier batches.
 
     loss = l(batch, batch) + weight * l(batch, memory)
 
-The model changes slowly, so embeddings of some hundred steps ago are still good references. The memory is a ring: new
-embeddings, detached, replace the oldest. Reference: Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR
-2020. Two forms:
+The model changes slowly, so embeddings of some hundred steps ago are still good references. The memory is a ring
+buffer: new embeddings, detached, replace the oldest. Reference: Wang et al., "Cross-Batch Memory for Embedding
+Learning", CVPR 2020. There are two forms:
 
     official   As released by the authors. The memory is filled after ``start_after`` steps of the plain loss. The batch
                enters the memory first. Once the memory is full, the batch is compared with all of it, its own copies
@@ -13,11 +13,11 @@ embeddings, detached, replace the oldest. Reference: Wang et al., "Cross-Batch M
     distinct   Every pair counts once. The memory is filled from the first step and used after ``start_after`` steps.
                The batch is compared first and enters afterwards. A picture does not meet its own older embedding.
 
-Processes. ``Gathered(CrossBatchMemory(...))`` sees the joined batch: every rank holds the same memory and gets the loss
-that one process would have. Without ``Gathered`` each rank remembers ``size`` embeddings of its own share of the
-batches; the memories then differ, and each rank has to save its own. The memory is in the state dict, but it is no
-buffer: DDP, and so Fabric, sends the buffers of rank 0 to all ranks at every step. That would overwrite memories that
-differ, and send equal ones (23 MB for 44,800 vectors of 128) for nothing.
+With several processes, ``Gathered(CrossBatchMemory(...))`` sees the joined batch: every rank holds the same memory and
+gets the loss that one process would have. Without ``Gathered``, each rank stores ``size`` embeddings of its own share
+of the batches. The memories then differ, and each rank has to save its own. The memory is in the state dict, but it is
+no buffer: DDP, and so Fabric, sends the buffers of rank 0 to all ranks at every step. That would overwrite different
+memories, and send equal ones (23 MB for 44,800 vectors of 128) needlessly.
 """
 
 from typing import Any, Literal, get_args
@@ -31,14 +31,14 @@ from lookalike.objectives.pairs import PairObjective
 from lookalike.objectives.presets import MEMORY_STARTS_AFTER
 
 Form = Literal["official", "distinct"]
-NOBODY = -1  # the picture of an embedding of which it is not known
+UNKNOWN = -1  # stored if the picture of an embedding is not known
 
 
 class CrossBatchMemory(Objective):
     """A pair loss in the batch plus the same loss against a memory.
 
-    In eval mode the loss is the same, but nothing is remembered. Position and fill of the ring follow from the sizes of
-    the batches alone: they are plain numbers, so nothing waits for a GPU.
+    In eval mode the loss is the same, but nothing is stored. Position and fill of the ring are plain numbers that
+    follow from the batch sizes alone, so nothing waits for a GPU.
 
     Args:
         objective: The pair loss.
@@ -47,7 +47,7 @@ class CrossBatchMemory(Objective):
         form: "official" or "distinct", see the module.
         start_after: Steps of the plain loss first; a step is a batch seen in training mode.
         weight: Weight of the loss against the memory, relative to that in the batch.
-        match_itself: With the form "distinct": a picture is a positive of its own older embedding. Otherwise this form
+        match_itself: With the form "distinct", a picture is a positive of its own older embedding. If False, this form
             needs ``pictures``.
 
     Examples:
@@ -83,12 +83,16 @@ class CrossBatchMemory(Objective):
             dim=dim, size=size, form=form, start_after=start_after, weight=weight, match_itself=match_itself
         )
         self.objective = objective
-        self.dim, self.size, self.form = dim, size, form
-        self.start_after, self.weight, self.match_itself = start_after, weight, match_itself
+        self.dim = dim
+        self.size = size
+        self.form = form
+        self.start_after = start_after
+        self.weight = weight
+        self.match_itself = match_itself
         self.embeddings = torch.zeros(size, dim)
         self.labels = torch.zeros(size, dtype=torch.long)
-        self.pictures = torch.full((size,), NOBODY)
-        self.position = 0  # where the next embedding goes
+        self.pictures = torch.full((size,), UNKNOWN)
+        self.position = 0  # index of the next embedding
         self.fill = 0
         self.steps = 0
 
@@ -123,22 +127,28 @@ class CrossBatchMemory(Objective):
         return self.objective.proxy_parameters()
 
     def get_extra_state(self) -> dict[str, Any]:
-        """What the state dict holds of the memory: three tensors and three numbers."""
+        """Return the memory for the state dict: three tensors and three numbers."""
         tensors = {"embeddings": self.embeddings, "labels": self.labels, "pictures": self.pictures}
         return {**tensors, "position": self.position, "fill": self.fill, "steps": self.steps}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore the state of ``get_extra_state``."""
         if state["embeddings"].shape != self.embeddings.shape:
-            wanted, came = tuple(self.embeddings.shape), tuple(state["embeddings"].shape)
-            raise ValueError(f"the saved memory must have (size, dim) = {wanted} as this one, got {came}")
+            expected = tuple(self.embeddings.shape)
+            actual = tuple(state["embeddings"].shape)
+            raise ValueError(f"the saved memory must have (size, dim) = {expected} as this one, got {actual}")
         self.embeddings = state["embeddings"].to(self.embeddings.device, copy=True)
         self.labels = state["labels"].to(self.labels, copy=True)
         self.pictures = state["pictures"].to(self.pictures, copy=True)
-        self.position, self.fill, self.steps = state["position"], state["fill"], state["steps"]
+        self.position = state["position"]
+        self.fill = state["fill"]
+        self.steps = state["steps"]
 
     def _compare(self, embeddings: Tensor, labels: Tensor, pictures: Tensor | None) -> Loss:
-        """The newest come first, for losses that pick one. Picking also copies: backward needs what is overwritten."""
+        """Compare with the memory, newest first, because some losses use the first positive only.
+
+        Indexing copies, so that the backward pass still has what later batches overwrite.
+        """
         order = (self.position - 1 - torch.arange(self.fill, device=embeddings.device)) % self.size
         same = None
         if pictures is not None and self.form == "distinct" and not self.match_itself:
@@ -150,22 +160,26 @@ class CrossBatchMemory(Objective):
         self.steps += 1
         if self.form == "official" and self.steps <= self.start_after:
             return
-        count = min(len(embeddings), self.size)  # of a batch larger than the memory, the last
+        count = min(len(embeddings), self.size)  # the last ones, if the batch is larger than the memory
         slots = (self.position + torch.arange(count, device=embeddings.device)) % self.size
         self.embeddings[slots] = embeddings[-count:]
         self.labels[slots] = labels[-count:].to(self.labels.dtype)
-        self.pictures[slots] = torch.full_like(slots, NOBODY) if pictures is None else pictures[-count:].to(slots.dtype)
+        if pictures is None:
+            self.pictures[slots] = UNKNOWN
+        else:
+            self.pictures[slots] = pictures[-count:].to(self.pictures.dtype)
         self.position = (self.position + count) % self.size
         self.fill = min(self.fill + count, self.size)
 
     def _move_to(self, embeddings: Tensor) -> None:
-        """Take on device and dtype, so that the copy of an embedding equals it exactly."""
+        """Move to the device and dtype of the embeddings, so that copies of embeddings are exact."""
         self.embeddings = self.embeddings.to(embeddings)
-        self.labels, self.pictures = self.labels.to(embeddings.device), self.pictures.to(embeddings.device)
+        self.labels = self.labels.to(embeddings.device)
+        self.pictures = self.pictures.to(embeddings.device)
 
 
 def size_in_batches(batches: int, batch_size: int) -> int:
-    """The size of a memory of so many batches. Inside ``Gathered``, batch_size is that of the joined batch."""
+    """Return the number of embeddings in some batches. Inside ``Gathered``, batch_size is that of the joined batch."""
     check_count("batches", batches)
     check_count("batch_size", batch_size)
     return batches * batch_size

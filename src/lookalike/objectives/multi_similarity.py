@@ -1,13 +1,13 @@
-"""Multi-similarity: for each anchor a soft maximum over its positives and over its negatives.
+"""Multi-similarity loss: for each anchor, a soft maximum over its positives and one over its negatives.
 
     mean_a  1/alpha log(1 + sum_p exp(-alpha (s_ap - base))) + 1/beta log(1 + sum_n exp(beta (s_an - base)))
 
-With ``mining`` = epsilon only the hard pairs count: positives with s_ap < max_n s_an + epsilon and negatives with
+With ``mining`` = epsilon, only hard pairs count: positives with s_ap < max_n s_an + epsilon and negatives with
 s_an > min_p s_ap - epsilon.
 
-Reference: Wang et al., "Multi-Similarity Loss with General Pair Weighting", CVPR 2019 (there lambda is our base, and
-their code mines with 0.1). The settings that Musgrave et al. tuned, alpha, beta and base alone, are of the loss without
-its miner, so mining is off unless asked for.
+Reference: Wang et al., "Multi-Similarity Loss with General Pair Weighting", CVPR 2019. Their lambda is our base, and
+their code mines with epsilon 0.1. Mining is off by default, because Musgrave et al. tuned alpha, beta and base of the
+loss without its miner.
 """
 
 import torch
@@ -52,11 +52,11 @@ class MultiSimilarity(PairObjective):
         similarities = pairs.similarities
         hard_positive, hard_negative = pairs.positive, pairs.negative
         if self.mining is not None:
-            seen = similarities.detach()
-            hardest_negative = seen.masked_fill(~pairs.negative, -torch.inf).amax(1, keepdim=True)
-            hardest_positive = seen.masked_fill(~pairs.positive, torch.inf).amin(1, keepdim=True)
-            hard_positive = pairs.positive & (seen - self.mining < hardest_negative)
-            hard_negative = pairs.negative & (seen + self.mining > hardest_positive)
+            values = similarities.detach()
+            hardest_negative = values.masked_fill(~pairs.negative, -torch.inf).amax(1, keepdim=True)
+            hardest_positive = values.masked_fill(~pairs.positive, torch.inf).amin(1, keepdim=True)
+            hard_positive = pairs.positive & (values - self.mining < hardest_negative)
+            hard_negative = pairs.negative & (values + self.mining > hardest_positive)
         margins = similarities - self.base
         positive = log_one_plus_sum_exp(-self.alpha * margins, hard_positive, 1).mean() / self.alpha
         negative = log_one_plus_sum_exp(self.beta * margins, hard_negative, 1).mean() / self.beta
@@ -67,5 +67,5 @@ class MultiSimilarity(PairObjective):
         return Loss(positive + negative, parts)
 
     def boundary(self) -> tuple[float, float]:
-        """Return beta and alpha: both are the distance of ``base`` on the sphere, so positives go to distance 0."""
+        """Return beta and alpha: both are the distance of ``base`` on the sphere, so positives are pulled to 0."""
         return halfway(0.0, 2 * chord(self.base))

@@ -1,10 +1,10 @@
-"""N-pair: of each class one anchor and one positive; the negatives of an anchor are the positives of the others.
+"""N-pair loss: one anchor and one positive of each class; the positives of other classes are the negatives.
 
     mean_i log(1 + sum_{j != i} exp(scale (f_i . g_j - f_i . g_i)))        f_i anchor, g_i positive of class i
 
-The anchor of a class is its first picture in the batch and the positive the next one (or the first reference), so that
-batches want two pictures a class. Reference: Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss
-Objective", NeurIPS 2016; vectors are not normalised there. Vectors that are want a ``scale`` well above 1.
+The anchor of a class is its first picture in the batch. The positive is its next picture, or the first reference. So a
+batch should have two pictures per class. Reference: Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss
+Objective", NeurIPS 2016, where vectors are not normalised. Normalised vectors need a ``scale`` well above 1.
 """
 
 import torch
@@ -31,15 +31,17 @@ class NPair(PairObjective):
 
     def compare(self, pairs: Pairs) -> Loss:
         """Compute the loss of all pairs."""
-        paired = pairs.positive.any(1)
-        earlier = (pairs.labels.unsqueeze(1) == pairs.labels).tril(-1)
-        chosen = paired & ~(earlier & paired).any(1)  # the first anchor of each class
-        place = torch.arange(pairs.positive.shape[1], device=chosen.device)
-        partner = torch.where(pairs.positive, place, len(place)).amin(1).clamp(max=len(place) - 1)
-        logits = self.scale * pairs.similarities[:, partner]
-        own = logits.diagonal()
-        rivals = logits.masked_fill(~chosen, -torch.inf)
-        # Rows that are not chosen may hold no finite entry; they take their own so that nothing is NaN.
-        rivals = torch.where(torch.eye(len(own), dtype=torch.bool, device=own.device), own.unsqueeze(1), rivals)
-        value = mean(torch.logsumexp(rivals, 1) - own, chosen)
-        return Loss(value, {"pairs": chosen.sum()})
+        has_positive = pairs.positive.any(1)
+        is_earlier = (pairs.labels.unsqueeze(1) == pairs.labels).tril(-1)
+        is_anchor = has_positive & ~(is_earlier & has_positive).any(1)  # the first of each class
+        reference_count = pairs.positive.shape[1]
+        references = torch.arange(reference_count, device=is_anchor.device)
+        first_positive = torch.where(pairs.positive, references, reference_count).amin(1).clamp(max=reference_count - 1)
+        logits = self.scale * pairs.similarities[:, first_positive]
+        own_logits = logits.diagonal()
+        logits = logits.masked_fill(~is_anchor, -torch.inf)
+        # A row that is no anchor may have no finite entry. Its own logit keeps it from becoming NaN.
+        is_own = torch.eye(len(own_logits), dtype=torch.bool, device=own_logits.device)
+        logits = torch.where(is_own, own_logits.unsqueeze(1), logits)
+        value = mean(torch.logsumexp(logits, 1) - own_logits, is_anchor)
+        return Loss(value, {"pairs": is_anchor.sum()})

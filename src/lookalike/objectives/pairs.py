@@ -1,7 +1,7 @@
-"""Base class of the pair losses, the pairs of a batch, and means over some of them.
+"""Base class of the pair losses, the pairs of a batch, and means over selected pairs.
 
-Everything is a (B, R) matrix with masks: shapes do not depend on the data, so nothing waits for a GPU. A reference is
-another picture of the batch, an entry of a memory, or a proxy. A picture is no pair with itself.
+Pairs are (B, R) matrices with masks. Their shapes do not depend on the data, so nothing waits for a GPU. A reference is
+another picture of the batch, an entry of a memory, or a proxy. A picture is not paired with itself.
 """
 
 import math
@@ -23,8 +23,8 @@ class Pairs(NamedTuple):
         references: (R, D), likewise.
         labels: (B,).
         reference_labels: (R,).
-        positive: (B, R) bool, the labels agree and the pictures differ.
-        negative: (B, R) bool, the labels differ.
+        positive: (B, R) bool, True where the labels agree and the pictures differ.
+        negative: (B, R) bool, True where the labels differ.
     """
 
     anchors: Tensor
@@ -43,7 +43,7 @@ class Pairs(NamedTuple):
     def distances(self) -> Tensor:
         """Euclidean distances (B, R), with gradient 0 where they are 0.
 
-        Not by the expanded square: in fp32 that makes up to 1e-3 of a distance that is 0.
+        The expanded square is not used: in fp32 it gives up to 1e-3 for a distance of 0.
         """
         return torch.cdist(self.anchors, self.references, compute_mode="donot_use_mm_for_euclid_dist")
 
@@ -64,8 +64,10 @@ class PairObjective(Objective):
         self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
     ) -> Loss:
         """Compute the loss of a checked batch, as ``forward``."""
-        del attributes, pictures  # pairs are of vectors; in a batch each has a place of its own
-        vectors = normalize(embeddings) if self.normalise else embeddings
+        del attributes, pictures  # not used
+        vectors = embeddings
+        if self.normalise:
+            vectors = normalize(embeddings)
         same = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
         return self.compare(_pair_up(vectors, labels, vectors, labels, same))
 
@@ -101,7 +103,8 @@ class PairObjective(Objective):
             anchors = precise(embeddings)
             references = references.to(anchors.dtype)
             if self.normalise:
-                anchors, references = normalize(anchors), normalize(references)
+                anchors = normalize(anchors)
+                references = normalize(references)
             return self.compare(_pair_up(anchors, labels, references, reference_labels, same))
 
     def compare(self, pairs: Pairs) -> Loss:
@@ -109,10 +112,10 @@ class PairObjective(Objective):
         raise NotImplementedError
 
     def boundary(self) -> tuple[float, float]:
-        """Return beta and alpha of the generalized contrastive loss max(0, +-(d - beta) + alpha) next to this loss.
+        """Return beta and alpha of the generalized contrastive loss max(0, +-(d - beta) + alpha) closest to this loss.
 
-        Positives are pulled below beta - alpha and negatives pushed beyond beta + alpha. A loss without margins on
-        single pairs has those of C1: positives to 0, negatives to 1. alpha is above 0.
+        Positives are pulled below beta - alpha, and negatives are pushed beyond beta + alpha. alpha is above 0. A loss
+        without margins for single pairs has those of C1: positives are pulled to 0, and negatives pushed to 1.
         """
         return halfway(0.0, 1.0)
 
@@ -120,13 +123,16 @@ class PairObjective(Objective):
 def _pair_up(
     anchors: Tensor, labels: Tensor, references: Tensor, reference_labels: Tensor, same: Tensor | None
 ) -> Pairs:
-    agree = labels.unsqueeze(1) == reference_labels
-    positive, negative = (agree, ~agree) if same is None else (agree & ~same, ~agree & ~same)
+    positive = labels.unsqueeze(1) == reference_labels
+    negative = ~positive
+    if same is not None:
+        positive = positive & ~same
+        negative = negative & ~same
     return Pairs(anchors, references, labels, reference_labels, positive, negative)
 
 
 def halfway(positive_margin: float, negative_margin: float) -> tuple[float, float]:
-    """Return the middle of two distances, and half of their difference; of 0 and 1 if the first is not smaller."""
+    """Return the middle of two distances and half of their difference; those of 0 and 1 if the first is not smaller."""
     if positive_margin >= negative_margin:
         return 0.5, 0.5
     return (negative_margin + positive_margin) / 2, (negative_margin - positive_margin) / 2
@@ -138,12 +144,12 @@ def chord(cosine: float) -> float:
 
 
 def total(values: Tensor, chosen: Tensor) -> Tensor:
-    """Sum the chosen values; 0, but part of the graph, if there are none."""
+    """Sum the chosen values; without any, 0 as part of the graph."""
     return torch.where(chosen, values, 0).sum()
 
 
 def mean(values: Tensor, chosen: Tensor) -> Tensor:
-    """Average the chosen values; 0, but part of the graph, if there are none."""
+    """Average the chosen values; without any, 0 as part of the graph."""
     return total(values, chosen) / chosen.sum().clamp(min=1)
 
 

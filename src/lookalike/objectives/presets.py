@@ -1,7 +1,7 @@
-"""The settings behind the published tables, by objective and data set.
+"""The settings of the published tables, by objective and data set.
 
-From Gürbüz's thesis and papers, who took them from Musgrave et al. ("A Metric Learning Reality Check", ECCV 2020) and
-from the losses' authors, whichever were better. Objectives that are not here keep their defaults on every data set.
+They are those of Gürbüz's thesis and papers. He took the better settings of Musgrave et al. ("A Metric Learning Reality
+Check", ECCV 2020) and of the losses' authors. Objectives that are not listed have their defaults on every data set.
 """
 
 from dataclasses import replace
@@ -10,7 +10,7 @@ from typing import Any
 from lookalike.objectives.base import Hints
 
 DATA_SETS = ("cub", "cars", "inshop", "sop")
-PAPER = "paper"  # the papers' training with the defaults of the loss, for data sets that they do not have
+PAPER = "paper"  # the papers' training with the defaults of the loss, for other data sets
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "contrastive": {
@@ -63,7 +63,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 
-# Of a cross-batch memory, in batches. It joins in after so many steps of the plain loss.
+# Sizes of the cross-batch memory in batches, and the steps of the plain loss before it is filled.
 MEMORY_BATCHES: dict[str, dict[str, int]] = {
     "large": {"cub": 25, "cars": 25, "inshop": 400, "sop": 1400},
     "small": {"cub": 3, "cars": 3, "inshop": 100, "sop": 400},
@@ -77,7 +77,7 @@ LEARNING_RATES: dict[str, dict[str, float]] = {
 
 
 def preset_settings(name: str, preset: str | None) -> dict[str, Any]:
-    """The settings of an objective for a data set; none if nothing was published."""
+    """Return the published settings of an objective for a data set; empty if there are none."""
     if preset is None:
         return {}
     _check(preset)

@@ -1,4 +1,4 @@
-"""Proxy losses: every class has a learnt vector, its proxy, and pictures are compared with proxies only.
+"""Proxy losses: every class has a learnt vector, its proxy. Pictures are compared with proxies only.
 
 With cosines s_ic of picture i and the proxy of class c, and y the class of the picture:
 
@@ -8,9 +8,9 @@ With cosines s_ic of picture i and the proxy of class c, and y the class of the 
     proxy-nca++    mean_i -log softmax_c(s_ic / temperature)_y
 
 References: Kim et al., "Proxy Anchor Loss", CVPR 2020 (margin delta, sharpness alpha); Movshovitz-Attias et al., "No
-Fuss Distance Metric Learning using Proxies", ICCV 2017; Teh et al., "ProxyNCA++", ECCV 2020. The library's ProxyNCA is
-the third with another temperature, and lets go of pictures whose probability underflows; its proxies take on the
-dtype of whatever they were last compared with. So these are ours.
+Fuss Distance Metric Learning using Proxies", ICCV 2017; Teh et al., "ProxyNCA++", ECCV 2020. They are implemented here
+because ProxyNCA of pytorch-metric-learning is the third with another temperature, ignores pictures whose probability
+underflows, and changes the dtype of its proxies.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ class ProxyObjective(Objective):
     Args:
         classes: Number of classes.
         dim: D.
-        proxies: Number of proxies; those of a class are in successive rows.
+        proxies: Number of proxies; the proxies of a class are successive rows.
         **settings: Settings of the subclass.
     """
 
@@ -46,7 +46,7 @@ class ProxyObjective(Objective):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the proxies. Only their directions matter; their length sets how fast the optimizer turns them."""
+        """Draw the proxies. Only their directions matter; longer proxies turn more slowly in training."""
         with torch.no_grad():
             nn.init.normal_(self.proxies, std=0.125)
 
@@ -62,7 +62,7 @@ class ProxyObjective(Objective):
         self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
     ) -> Loss:
         """Compute the loss of a checked batch, as ``forward``."""
-        del attributes, pictures  # classes are told apart by vectors
+        del attributes, pictures  # not used
         if embeddings.shape[1] != self.dim:
             raise ValueError(f"embeddings must have {self.dim} dimensions as the proxies, got {embeddings.shape[1]}")
         check_labels(labels, self.classes)
@@ -111,7 +111,7 @@ class ProxyNCA(ProxyObjective):
     Args:
         classes: Number of classes.
         dim: D.
-        scale: Multiplies the squared distances; vectors of length 3, as in some code, are scale 9.
+        scale: Multiplies the squared distances. Code with vectors of length 3 has scale 9.
     """
 
     def __init__(self, classes: int, dim: int, scale: float = 1.0) -> None:
@@ -123,8 +123,9 @@ class ProxyNCA(ProxyObjective):
         """Compute the loss of embeddings (B, D) with labels (B,) against the proxies."""
         distances = self.scale * (2 - 2 * self.cosines(embeddings))
         own = one_hot(labels, self.classes).bool()
-        rivals = torch.logsumexp((-distances).masked_fill(own, -torch.inf), 1)
-        value = (distances.gather(1, labels.unsqueeze(1)).squeeze(1) + rivals).mean()
+        to_own = distances.gather(1, labels.unsqueeze(1)).squeeze(1)
+        to_others = torch.logsumexp((-distances).masked_fill(own, -torch.inf), 1)
+        value = (to_own + to_others).mean()
         return Loss(value, {"accuracy": _accuracy(-distances, labels)})
 
 

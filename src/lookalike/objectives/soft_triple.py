@@ -1,11 +1,12 @@
-"""SoftTriple: a softmax over classes that have several centres each, which merge where they are not needed.
+"""SoftTriple loss: a softmax over classes with several centres each. Superfluous centres merge.
 
     s_ic = sum_k softmax_k(x_i . w_ck / gamma) (x_i . w_ck)
     mean_i -log softmax_c(scale (s_ic - margin [c = y]))_y
     + merge / (C K (K - 1)) * sum_c sum_{k < l} sqrt(2 - 2 w_ck . w_cl)
 
-Vectors and centres on the unit sphere. Reference: Qian et al., "SoftTriple Loss", ICCV 2019, with (lambda, gamma, tau,
-delta) = (scale, gamma, merge, margin). Large gamma averages the centres of a class, small gamma takes the nearest.
+Vectors and centres lie on the unit sphere. A large gamma averages the centres of a class, a small gamma selects the
+nearest. Reference: Qian et al., "SoftTriple Loss", ICCV 2019, with (lambda, gamma, tau, delta) = (scale, gamma, merge,
+margin).
 """
 
 import torch
@@ -16,7 +17,7 @@ from lookalike._util.checks import check_count, check_range
 from lookalike.objectives.base import Loss
 from lookalike.objectives.proxies import ProxyObjective
 
-SMALLEST = 1e-5  # under the root, as the authors have it: there the root of 0 has no gradient
+SMALLEST = 1e-5  # added under the root, as in the authors' code, because the root of 0 has no gradient
 
 
 class SoftTriple(ProxyObjective):
@@ -72,7 +73,8 @@ class SoftTriple(ProxyObjective):
         """Compute the loss of embeddings (B, D) with labels (B,) against the proxies."""
         cosines = self.cosines(embeddings).unflatten(1, (self.classes, self.centres_per_class))
         similarities = (torch.softmax(cosines / self.gamma, 2) * cosines).sum(2)
-        logits = self.scale * (similarities - self.margin * one_hot(labels, self.classes).to(similarities.dtype))
+        margins = self.margin * one_hot(labels, self.classes).to(similarities.dtype)
+        logits = self.scale * (similarities - margins)
         softmax = cross_entropy(logits, labels)
         spread = self._spread(embeddings.dtype)
         accuracy = (similarities.detach().argmax(1) == labels).to(embeddings.dtype).mean()
@@ -80,7 +82,10 @@ class SoftTriple(ProxyObjective):
         return Loss(softmax + self.merge * spread, parts)
 
     def _spread(self, dtype: torch.dtype) -> Tensor:
-        """Half the mean distance between the centres of a class. Class by class: C^2 K^2 would not fit for SOP."""
+        """Half the mean distance between the centres of a class.
+
+        Computed class by class, because a matrix of all C^2 K^2 products would be too large for SOP.
+        """
         count = self.centres_per_class
         if count == 1:
             return self.proxies.new_zeros((), dtype=dtype)

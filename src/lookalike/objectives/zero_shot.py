@@ -1,7 +1,7 @@
-"""Cross-batch zero-shot loss: what attributes say about some classes must hold for classes they were not fitted to.
+"""Cross-batch zero-shot loss: a regression from attributes to label embeddings must hold for other classes.
 
-Attributes z (m) are the histogram of a picture over the prototypes of its pooling; every class has a learnt label
-embedding u (D). The batch is split in two halves without a class in common. Each half gives a ridge regression from
+The attributes z (m) of a picture are its histogram over the prototypes of the pooling. Every class has a learnt label
+embedding u (D). The batch is split in two halves without common classes. Each half gives a ridge regression from
 attributes to label embeddings, in rows Z (b, m) and U_b (b, D),
 
     (P3)   A = argmin_A ||Z A - U_b||^2 + ridge ||A||^2 = Z' (Z Z' + ridge I)^-1 U_b = (Z' Z + ridge I)^-1 Z' U_b
@@ -10,11 +10,11 @@ which predicts the label embeddings of the other half. The loss is the mean over
 
     (4.4)  -log softmax_c(scale * u_c . A' z)_y          over all classes c, whether or not they are in the batch
 
-Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023. It is printed with c = y
-counted twice, without a scale, and as the sum of the halves' means; scale 9.5 and the mean of all are the authors'
-code, and belong to their weights: 0.9 * metric loss + 0.1 * this.
+Reference: Gürbüz, Şener and Alatan, "Generalized Sum Pooling for Metric Learning", ICCV 2023. The paper counts c = y
+twice, has no scale, and adds the means of the halves. The authors' code has scale 9.5 and the mean over the batch. The
+weights 0.9 * metric loss + 0.1 * this loss belong to that code.
 
-Nothing here waits for the device: halves are masks, so all shapes are known beforehand.
+Nothing waits for the device: halves are masks, so all shapes are known beforehand.
 """
 
 import torch
@@ -24,23 +24,23 @@ from torch.nn.functional import cross_entropy
 from lookalike._util.checks import check_count, check_range
 from lookalike.objectives.base import Hints, Loss, Objective, check_labels
 
-# A prime above every label: multiplication by anything but 0 is a permutation of 1..PRIME - 1.
+# A prime above every label. Multiplication by a number other than 0 modulo PRIME permutes 1..PRIME - 1.
 PRIME = 2**31 - 1
-STIR = 1_350_490_027
+MULTIPLIER = 1_350_490_027
 
 
 class ZeroShot(Objective):
     """Cross-batch zero-shot loss; the formula stands at the top of this file.
 
-    A batch of one class cannot be split. Its loss is 0 without gradients; the log counts it as ``skipped``.
+    A batch with one class cannot be split. Its loss is 0 without gradients, and the log counts it as ``skipped``.
 
     Args:
         classes: Number of label embeddings.
-        dim: Their size, which in the papers is that of the embeddings.
+        dim: Size of the label embeddings; in the papers that of the embeddings.
         ridge: Strength of the ridge.
-        scale: Of the logits.
-        printed: Take the sum of the two halves' means, as the papers print it; set scale to 1 as well. Otherwise the
-            mean over the batch, as in the authors' code.
+        scale: Factor of the logits.
+        printed: Add the means of the two halves, as the papers print it; use it with scale 1. Otherwise take the mean
+            over the batch, as in the authors' code.
 
     Examples:
         >>> labels, attributes = torch.tensor([0, 0, 1, 3]), torch.rand(4, 16).softmax(1)
@@ -87,7 +87,7 @@ class ZeroShot(Objective):
         self, embeddings: Tensor, labels: Tensor, attributes: Tensor | None, pictures: Tensor | None = None
     ) -> Loss:
         """Compute the loss of a checked batch, as ``forward``."""
-        del embeddings, pictures  # the attributes say it all
+        del embeddings, pictures  # not used
         attributes = _check_attributes(attributes, len(labels))
         check_labels(labels, self.classes)
         label_embeddings = self.label_embeddings.to(attributes.dtype)
@@ -102,8 +102,9 @@ class ZeroShot(Objective):
         losses = cross_entropy(logits, labels, reduction="none")
         value = losses.mean()
         if self.printed:
-            value = losses[None].where(torch.stack([first, ~first]), 0.0).sum(1)
-            value = (value / torch.stack([first.sum(), (~first).sum()]).clamp(min=1)).sum()
+            halves = torch.stack([first, ~first])  # (2, B)
+            sums = losses[None].where(halves, 0.0).sum(1)
+            value = (sums / halves.sum(1).clamp(min=1)).sum()
         return Loss(
             value.where(is_split, 0.0),
             {"zero-shot accuracy": accuracy.where(is_split, 0.0), "skipped": (~is_split).to(logits.dtype)},
@@ -113,9 +114,9 @@ class ZeroShot(Objective):
 def split_by_class(labels: Tensor) -> Tensor:
     """Split a batch in two halves without common classes.
 
-    The classes are sorted, and the row of pictures is cut between two classes, as near to the middle as possible. The
-    order depends on the labels only, because every process must split the joined batch alike. It varies with the sum
-    of the labels, so that neighbouring classes are not always in the same half.
+    The pictures are sorted by class and cut between two classes, as near to the middle as possible. The order of the
+    classes depends on the labels only, because every process must split the joined batch in the same way. It varies
+    with the sum of the labels, so that neighbouring classes are not always in the same half.
 
     Args:
         labels: Classes (B,).
@@ -123,11 +124,11 @@ def split_by_class(labels: Tensor) -> Tensor:
     Returns:
         (B,) bool, True for the first half; all False if there is only one class.
     """
-    stir = (labels.sum() % (PRIME - 1) + 1) * STIR % PRIME
-    place = (labels + 1) * stir % PRIME
-    before = (place < place.unsqueeze(1)).sum(1)
-    own = (place == place.unsqueeze(1)).sum(1)
-    return 2 * before + own < len(labels)
+    factor = (labels.sum() % (PRIME - 1) + 1) * MULTIPLIER % PRIME
+    rank = (labels + 1) * factor % PRIME
+    before = (rank < rank.unsqueeze(1)).sum(1)
+    same_class = (rank == rank.unsqueeze(1)).sum(1)
+    return 2 * before + same_class < len(labels)
 
 
 def predict_across(attributes: Tensor, targets: Tensor, first: Tensor, ridge: float) -> Tensor:
@@ -156,17 +157,26 @@ def _primal(attributes: Tensor, targets: Tensor, first: Tensor, ridge: float) ->
 
 
 def _dual(attributes: Tensor, targets: Tensor, first: Tensor, ridge: float) -> Tensor:
-    """Without the products between them, the halves' systems are the diagonal blocks of one; with only these
-    products, its solution is taken to the other half."""
+    """Solve both halves as one system.
+
+    The products within the halves are its diagonal blocks. The products between the halves map the solution of each
+    half to the other one.
+    """
     products = attributes @ attributes.T
-    together = first == first.unsqueeze(1)
-    return (products * ~together) @ _solve_ridge(products * together, targets, ridge)
+    same_half = first == first.unsqueeze(1)
+    return (products * ~same_half) @ _solve_ridge(products * same_half, targets, ridge)
 
 
 def _solve_ridge(gram: Tensor, targets: Tensor, ridge: float) -> Tensor:
-    """(..., k, k), (..., k, D) -> (gram + ridge I)^-1 targets; NaN where rounding has left no positive matrix."""
+    """Compute (gram + ridge I)^-1 targets; NaN where the matrix is not positive after rounding.
+
+    Args:
+        gram: (..., k, k).
+        targets: (..., k, D).
+        ridge: Strength of the ridge.
+    """
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    factor, failed = torch.linalg.cholesky_ex(gram + ridge * identity)  # without _ex the host would wait to see
+    factor, failed = torch.linalg.cholesky_ex(gram + ridge * identity)  # cholesky would wait for the device
     return torch.cholesky_solve(targets, factor.masked_fill((failed != 0)[..., None, None], torch.nan))
 
 
