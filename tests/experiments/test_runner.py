@@ -20,6 +20,7 @@ import lookalike
 from lookalike._util.folder_lock import FolderLock
 from lookalike.cli import main
 from lookalike.experiments.estimate import Estimate, describe_estimate
+from lookalike.experiments.results import RESULTS_VERSION
 
 DATA = "glyphs(cells=1,size=32,train_classes=8,test_classes=4,per_class=4)"
 SMALL = "backbone=resnet8-half, size=32, start=random, freeze_backbone=false, lr=0.001, crop=none, workers=0"
@@ -89,12 +90,12 @@ def test_results_of_another_version_are_computed_again_and_not_mixed_in(
     assert "0 done" in printed
     files = sorted((tmp_path / "a" / "cells").glob("*/result.json"), key=lambda file: file.stat().st_mtime_ns)
     stored = [json.loads(file.read_text()) for file in files]
-    assert [result["version"] for result in stored] == [4, 99]
+    assert [result["version"] for result in stored] == [RESULTS_VERSION, 99]
     assert {result["lookalike"] for result in stored} == {lookalike.__version__}
     assert main(["report", str(tmp_path / "a")]) == 0
     text = capsys.readouterr().out
     assert text.startswith("1 result of another version than 99, in tables of their own: outdated")
-    assert text.index("protocol quick, version 99") < text.index("protocol quick, version 4")
+    assert text.index("protocol quick, version 99") < text.index(f"protocol quick, version {RESULTS_VERSION}")
 
 
 def test_a_plan_is_printed_and_nothing_is_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

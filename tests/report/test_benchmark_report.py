@@ -18,6 +18,7 @@ from fake_benchmark import write_failure, write_result
 
 from lookalike.experiments.choices import Choice
 from lookalike.experiments.protocol import load_protocol, settings_for
+from lookalike.experiments.results import RESULTS_VERSION
 from lookalike.experiments.sections import frozen_features
 from lookalike.report import theme
 from lookalike.report.benchmark import build_report
@@ -289,7 +290,7 @@ def test_versions_have_sections_of_their_own(folder: Path) -> None:
     report = build_report(folder)
     assert [section.title for section in report.sections] == [
         "glyphs, protocol ours, version newer",
-        "glyphs, protocol ours, version 4",
+        f"glyphs, protocol ours, version {RESULTS_VERSION}",
     ]
     assert report.sections[0].rows[0].summary("MAP@R").mean == 0.9
     assert report.sections[1].rows[0].summary("MAP@R").mean == pytest.approx(0.21)
