@@ -289,7 +289,7 @@ class CentreSpread(CentreObjective):
 
     def measure(self, centres: Centres) -> Loss:
         """Compute the loss of the centres."""
-        mean = mean_over_pairs(centres.vectors, self._measure(), self.mean, present=centres.present)
+        mean = mean_over_pairs(centres.vectors, self._pair_value(), self.mean, present=centres.present)
         parts = {"mean": mean.detach()}
         sign = -1.0  # enlarge distances
         if self.over == "similarity":
@@ -304,7 +304,7 @@ class CentreSpread(CentreObjective):
             energy = energy * (centres.classes * (centres.classes - 1))
         return Loss(energy, parts)
 
-    def _measure(self) -> Measure:
+    def _pair_value(self) -> Measure:
         """The function of two sets of centres whose values are averaged."""
         if self.over == "distance":
             return partial(_shifted_distances, squared=self.squared, offset=self.offset)
