@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lookalike_studies.framework.seeds import mean_entry
+from lookalike_studies.framework.tables import mean_entry
 
 from lookalike.demo.parallel import Selection, select_rate, train_all
 from lookalike.demo.training import CONTESTANTS, LEARNT_SHARE, Budget, Contestant

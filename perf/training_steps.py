@@ -79,7 +79,7 @@ def training_step(contestant: Contestant) -> Step:
 
 
 def measure_times(steps: Mapping[str, Step], procedure: Procedure) -> dict[str, list[float]]:
-    """Milliseconds of every repeat, interleaved, so that whatever disturbs the machine disturbs all of them."""
+    """Milliseconds of every repeat, interleaved, so that other work on the machine affects all of them."""
     for step in steps.values():
         for _ in range(WARM_UP):
             step()

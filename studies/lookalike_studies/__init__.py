@@ -21,17 +21,7 @@ STUDIES = {
 
 
 def get_study(name: str) -> "Study":
-    """Import a study.
-
-    Args:
-        name: One of ``STUDIES``.
-
-    Returns:
-        The study.
-
-    Raises:
-        ValueError: If there is no study of this name.
-    """
+    """Import a study by its name in ``STUDIES``; raises ValueError if there is none of this name."""
     from lookalike._util.suggestions import did_you_mean
 
     if name not in STUDIES:

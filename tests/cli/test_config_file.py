@@ -63,7 +63,7 @@ def test_what_is_good(tmp_path: Path) -> None:
     file.write_text("flip: 'No'\n")
     assert read_config(file, Few) == {"flip": "No"}
     file.write_text("inner: &a {keep: 1, deeper: *a}\n")  # an alias of what it is in
-    with pytest.raises(UsageError, match="an alias stands for a part that contains it"):
+    with pytest.raises(UsageError, match="an alias contains itself"):
         read_config(file, Few)
 
 

@@ -76,7 +76,7 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "missing DIR (folder with results"),
         (["nowhere"], "nowhere is not a folder"),
-        (["{empty}"], "has no results: it must be the folder that lookalike benchmark --out left them in"),
+        (["{empty}"], "has no results: give the --out folder of lookalike benchmark"),
         (["{folder}", "--metric", "MAP"], "metric must be one of P@1, P@R, MAP@R, R@1, R@2, got 'MAP'"),
         (["{folder}", "--baseline", "c2 + gps"], "no row is called 'c2 + gps' (did you mean 'c2 + gsp'?)"),
         (["{folder}", "--html", "{empty}"], "--html must be a file, got the folder"),

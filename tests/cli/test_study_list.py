@@ -18,7 +18,7 @@ def test_titles_stand_in_one_column(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(re.match(r"\S+ {2,}\S", line) for line in lines)
     needs = dict(zip(STUDIES, lines, strict=True))
     assert "[--data: CIFAR-100" in needs["collage"]
-    assert needs["effects"].endswith("[--data, optional: whatever lookalike benchmark takes; else letters are drawn]")
+    assert needs["effects"].endswith("[--data, optional: data of lookalike benchmark; without it, letters are drawn]")
     (choices,) = [line for line in all_lines if line not in lines]
     assert "--set axis=NAME: " in choices
     assert "sharpness-prototypes" in choices

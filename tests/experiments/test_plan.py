@@ -53,7 +53,7 @@ def test_rows_that_are_the_same_are_one(letters: Pictures) -> None:
     """gsp has keep 0.3 in this protocol."""
     plan = plan_of(letters, "c2", "gsp,gsp(keep=0.3),gsp(keep=0.2)", seeds=2)
     assert [cell.title for cell in plan.cells] == ["c2 + gsp"] * 2 + ["c2 + gsp(keep=0.2)"] * 2
-    assert plan.impossible == [("c2 + gsp(keep=0.3) on letters", "it has the very settings of c2 + gsp")]
+    assert plan.impossible == [("c2 + gsp(keep=0.3) on letters", "its settings equal those of c2 + gsp")]
     with pytest.raises(ValueError, match="every repeat has its own, and --seeds says how many"):
         plan_of(letters, "c2", "average", overrides={"seed": 7})
     other = plan_of(letters, "c2", "gsp", seeds=2, overrides={"precision": "bf16-mixed"})

@@ -485,8 +485,8 @@ methods: {centres: {centres: 0.2, centres_settings: {knob: -1.0}}}
             "base: fair\ntraining: {patiance: 3}",
             r"training.patiance is no setting of a run \(did you mean 'patience'\?\)",
         ),
-        ("base: fair\ntraining: {dim: 64}", "training.dim cannot be set here: the protocol's 'sizes' says it"),
-        ("base: fair\ntraining: {data: x}", "training.data cannot be set here: it is not a protocol's to say"),
+        ("base: fair\ntraining: {dim: 64}", "training.dim cannot be set here: 'sizes' of the protocol sets it"),
+        ("base: fair\ntraining: {data: x}", "training.data cannot be set here: it is a setting of the command"),
         ("base: fair\ntraining: {lr: -1.0}", "lr must be finite and above 0, got -1.0"),
         ("base: fair\ntraining: {monitor: map}", "monitor must be one of"),
         (

@@ -93,8 +93,8 @@ def test_notes_say_what_a_reader_must_know(folder: Path) -> None:
     [section] = build_report(folder).sections
     notes = "\n".join(metrics_table(section, ("MAP@R", "P@1")).notes)
     assert "† c2 + max: 2 models are missing (2 failed): fold 1 repeat 2, fold 1 repeat 3." in notes
-    assert "No p for c2 + max: a single pair says nothing about chance." in notes
-    assert "No p for ms + max: every pair differs by the same." in notes
+    assert "No p for c2 + max: one pair is too few for a test." in notes
+    assert "No p for ms + max: all pairs have the same difference." in notes
     assert "Baseline: c2 + average, ms + average." in notes
     assert NONE not in notes, "nobody has published numbers for a protocol of one's own"
 
@@ -185,10 +185,10 @@ def test_commands_are_listed_as_they_were_typed(folder: Path) -> None:
     page = unescape(as_html(build_report(folder)))
     assert f"# 2026-01-01 10:00:00 UTC, code 12ab, 2 times\n{first}\n\n# 2026-01-02" in page
     assert page.count(first) == page.count(second) == 1
-    assert "does not say what was typed" not in page
+    assert "The folder has no commands.txt" not in page
     (folder / "commands.txt").unlink()
     page = unescape(as_html(build_report(folder)))
-    assert "The folder does not say what was typed. But for settings that were set" in page
+    assert "The folder has no commands.txt. Apart from --set, this command gives the same rows" in page
 
 
 def test_another_baseline_and_another_metric(folder: Path) -> None:
@@ -430,9 +430,9 @@ def test_joined_models_have_columns(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_results(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has no results: it must be the folder that lookalike benchmark"):
+    with pytest.raises(ValueError, match="has no results: give the --out folder of lookalike benchmark"):
         build_report(tmp_path)
     folder = write_failure(tmp_path, "no")
     (folder / "failed.json").unlink()
-    with pytest.raises(ValueError, match="no results yet: 1 model was begun, and is not done"):
+    with pytest.raises(ValueError, match="no results yet: 1 model is unfinished"):
         build_report(tmp_path)

@@ -133,6 +133,6 @@ def test_nothing_held_out(class_folders: Path, tmp_path: Path, capsys: pytest.Ca
 def test_it_is_said_in_plain_words_if_training_gained_nothing() -> None:
     figures = {"monitor": "MAP@R", "backbone": {"MAP@R": 0.5}, "best": {"MAP@R": 0.6}, "best_step": 10}
     assert verdict(figures) == ""
-    assert verdict({**figures, "best_step": 0}).startswith("Nothing beat the start")
+    assert verdict({**figures, "best_step": 0}).startswith("No step was better than the start")
     assert verdict({**figures, "best": {"MAP@R": 0.4}}).startswith("The backbone alone is better")
     assert verdict({**figures, "best": {}}) == ""

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 from lookalike_studies.ccp_geometry.claims import Measured
-from lookalike_studies.ccp_geometry.race import Budget, Course, Part, Parts, solve
+from lookalike_studies.ccp_geometry.race import Budget, Course, DataSplit, DataSplits, solve
 from torch import Tensor, nn
 
 from lookalike import objectives
@@ -24,15 +24,15 @@ class Flat(nn.Module):
         return clip(self.map(inputs))
 
 
-def _part(seed: int) -> Part:
+def _part(seed: int) -> DataSplit:
     chance = np.random.default_rng(seed)
     labels = np.repeat(np.arange(CLASSES), EACH)
     means = np.random.default_rng(99).normal(size=(CLASSES, 3))
     points = means[labels] + 0.4 * chance.normal(size=(len(labels), 3))
-    return Part(torch.from_numpy(points).float(), labels)
+    return DataSplit(torch.from_numpy(points).float(), labels)
 
 
-PARTS = Parts(_part(0), _part(1), _part(2))
+PARTS = DataSplits(_part(0), _part(1), _part(2))
 BUDGET = Budget(
     steps=80,
     evaluate_every=2,

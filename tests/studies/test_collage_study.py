@@ -83,7 +83,7 @@ def test_contestants_may_be_left_out() -> None:
     assert gsp.verdict == "reproduced"
     settings = study.STUDY.load_settings("full", {"contestants": [findings.DISTILLED, findings.GSP]})
     assert [contestant.name for contestant in settings.chosen] == [findings.GSP, findings.DISTILLED]
-    assert settings.plan(settings.chosen[0], 3).augment is False
+    assert settings.recipe(settings.chosen[0], 3).augment is False
 
 
 def test_shown_are_of_different_classes() -> None:

@@ -63,7 +63,7 @@ def test_parts_with_another_version_are_computed_again(tmp_path: Path, monkeypat
     def run() -> None:
         display = Display(StopRequest(), quiet=True)
         settings = toy.STUDY.load_settings("miniature")
-        contexts.create_context(toy.STUDY, settings, tmp_path / "out", display).cached("a", compute)
+        contexts.create_context(toy.STUDY.name, settings, tmp_path / "out", display).cached("a", compute)
 
     run()
     run()

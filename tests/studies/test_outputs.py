@@ -26,9 +26,11 @@ def test_json_has_no_nan_however_deep() -> None:
     assert strict(as_json({"path": Path("x"), "yes": np.True_, "n": np.int64(3)})) == {"path": "x", "yes": True, "n": 3}
 
 
-def test_numbers_are_json_and_name_what_lies_behind_the_settings(tmp_path: Path) -> None:
+def test_numbers_are_json_and_name_the_differences_of_protocols(tmp_path: Path) -> None:
     study = get_study("toy")
-    result = StudyResult(numbers={"margin": float("nan")}, behind={"keep (protocol quick)": {"lr": (1e-5, "auto")}})
+    result = StudyResult(
+        numbers={"margin": float("nan")}, protocol_differences={"keep (protocol quick)": {"lr": (1e-5, "auto")}}
+    )
     write_outputs(study, study.load_settings("quick"), result, tmp_path, RUN)
     numbers = strict((tmp_path / "numbers.json").read_text())
     assert numbers["margin"] is None

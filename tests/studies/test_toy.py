@@ -145,7 +145,7 @@ def test_as_it_is_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     [
         ("keep=0", "keep must be in (0, 1], got 0.0"),
         ("keep=1.3", "keep must be in (0, 1], got 1.3"),
-        ("keep=some", "keep must be float, got 'some'"),
+        ("keep=some", "keep must be a number, got 'some'"),
         ("keep=1e-9", "keep is below"),
         ("sharpness=-1", "sharpness must be in"),
         ("size=3", "the study toy has no setting 'size'"),

@@ -130,7 +130,7 @@ def test_all_seeds_start_from_one_network() -> None:
     for seed in (0, 1):
         torch.manual_seed(seed)
         begun.append(
-            create_embedder(STUDY.load_settings("miniature").plan(0.1 * seed, seed, 10), weights, pixels).state_dict()
+            create_embedder(STUDY.load_settings("miniature").recipe(0.1 * seed, seed, 10), weights, pixels).state_dict()
         )
     assert all(torch.equal(value, begun[1][name]) for name, value in begun[0].items())
 

@@ -27,10 +27,10 @@ from lookalike.experiments.splits import with_test_classes
 from lookalike.report.tuning_plots import gaussian_process, main_effect
 from lookalike.training.settings import Settings
 from lookalike.tuning import study as module
+from lookalike.tuning.backend import open_storage, repair_journal
 from lookalike.tuning.plans import load_plan, names
 from lookalike.tuning.results import TrialResult, best_trial
 from lookalike.tuning.space import as_overrides, grid, parse_space, space_of
-from lookalike.tuning.storage import open_storage, repair_journal
 from lookalike.tuning.study import Tuning
 from lookalike.tuning.task import Task
 

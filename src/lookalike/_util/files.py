@@ -51,7 +51,7 @@ def remove_unfinished(folder: Path, *, older_than: float = 0) -> None:
     for file in folder.glob(".*"):
         if not UNFINISHED.match(file.name):
             continue
-        with suppress(OSError):  # removed by somebody else, or not ours to remove
+        with suppress(OSError):  # already removed, or owned by another user
             if time.time() - file.stat().st_mtime >= older_than:
                 file.unlink()
 
@@ -73,7 +73,7 @@ def require_writable(path: Path) -> None:
     if not os.access(existing, os.W_OK):
         raise ValueError(f"{path} cannot be written: no permission in {existing}")
     if existing.is_dir():
-        try:  # os.access says yes to root also on a read-only disk
+        try:  # for root, os.access ignores a read-only disk
             with TemporaryFile(dir=existing):
                 pass
         except OSError as error:

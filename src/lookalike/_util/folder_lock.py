@@ -42,7 +42,7 @@ class FolderLock:
             self.path.mkdir(parents=True, exist_ok=True)
             try:
                 lock.acquire()
-            except FileNotFoundError:  # who held it has just removed the folder, which was empty
+            except FileNotFoundError:  # its owner has just removed the empty folder
                 continue
             except Timeout:
                 raise FolderInUse(
@@ -56,7 +56,7 @@ class FolderLock:
         if self._lock is None:
             return
         with suppress(OSError):  # Windows: not while it is open
-            (self.path / LOCK).unlink()  # before it is freed: who waits for this file sees that it is gone
+            (self.path / LOCK).unlink()  # before unlocking, so that a waiting process sees that the file is gone
         self._lock.release()
         self._lock = None
         with suppress(OSError):  # not empty

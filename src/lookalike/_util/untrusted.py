@@ -1,4 +1,4 @@
-"""JSON and YAML that somebody else may have written: bounded in size, depth and number of values.
+"""JSON and YAML from untrusted sources: bounded in size, depth and number of values.
 
 A short text can stand for very much: aliases of YAML repeat each other, brackets nest. All files of runs, models and
 indexes are read here, so that none of them takes more memory or time than its size suggests.
@@ -18,8 +18,8 @@ LARGEST_JSON = 4 * 2**20  # bytes
 LARGEST_LIST = 64 * 2**20  # bytes of a JSON file that lists files or results
 LARGEST_YAML = 2**18  # bytes; parsing takes about 20 s per MB
 DEEPEST = 64  # lists and mappings inside each other
-MOST_NODES = 100_000  # values of a YAML file, aliases replaced by what they stand for
-ATTEMPTS = 3  # to read a file and its checksum of one moment
+MOST_NODES = 100_000  # values of a YAML file, with aliases expanded
+ATTEMPTS = 3  # attempts to read a file together with its checksum
 LONGEST_NUMBER = 400  # characters; reading a long number takes the square of its length
 
 
@@ -171,7 +171,7 @@ def _measure(node: yaml.Node, extents: dict[int, _Extent | None], depth: int) ->
     if id(node) in extents:
         extent = extents[id(node)]
         if extent is None:
-            raise UnsafeYaml("an alias stands for a part that contains it")
+            raise UnsafeYaml("an alias contains itself")
         return extent
     if depth > DEEPEST:
         raise UnsafeYaml(f"nested deeper than {DEEPEST} levels")
@@ -193,6 +193,6 @@ def _measure(node: yaml.Node, extents: dict[int, _Extent | None], depth: int) ->
     if height > DEEPEST:
         raise UnsafeYaml(f"nested deeper than {DEEPEST} levels")
     if size > MOST_NODES:
-        raise UnsafeYaml(f"more than {MOST_NODES:,} values, with aliases replaced by what they stand for")
+        raise UnsafeYaml(f"more than {MOST_NODES:,} values, with aliases expanded")
     extents[id(node)] = _Extent(size, height)
     return _Extent(size, height)

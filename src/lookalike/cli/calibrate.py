@@ -56,7 +56,7 @@ def run(argv: list[str]) -> int:
         with index.open(settings.target, settings.store) as idx:
             calibration = calibrate(idx)
     if settings.plot is not None:
-        from lookalike.report.calibration_plot import write_reliability
+        from lookalike.report.run_plots import write_reliability
 
         write_reliability(settings.plot, calibration.reliability, calibration.error)
     if flags:

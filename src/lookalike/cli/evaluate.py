@@ -116,7 +116,7 @@ def _measure_open_set(
     if settings.reliability is not None:
         if stored is None:
             raise UsageError(f"--reliability needs a calibration: lookalike calibrate {settings.run} DATA makes one")
-        from lookalike.report.calibration_plot import write_reliability
+        from lookalike.report.run_plots import write_reliability
 
         write_reliability(settings.reliability, result["reliability"], result["calibration_error"])
     return result
@@ -127,7 +127,7 @@ def _open_set_lines(report: dict[str, Any]) -> list[str]:
     if figures is None:
         return []
     lines = [
-        "is anything here the same? by the distance of the nearest picture, with the query's class and without it:",
+        "open-set test by the distance of the nearest picture, with and without the query's class:",
         f"AUROC {100 * figures['AUROC']:.1f}, FPR at 95 % recall {100 * figures['FPR@95']:.1f} %, "
         f"P@1 of the nearest 90 % of the queries {100 * figures['P@1@90']:.1f}",
     ]

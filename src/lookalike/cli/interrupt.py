@@ -12,9 +12,8 @@ INTERRUPTED = 128 + signal.SIGINT
 def exit_on_interrupt() -> Iterator[None]:
     """End the process at once and silently on Ctrl-C.
 
-    For imports only: nothing has started that could be left half done. A KeyboardInterrupt would be raised inside
-    somebody else's module, which may print it, ignore it or turn it into an ImportError. A handler that the caller has
-    set stays in place.
+    For imports only, when no work has started. A KeyboardInterrupt would be raised inside another package, which may
+    print it, ignore it or turn it into an ImportError. A handler that the caller has set stays in place.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield

@@ -21,7 +21,7 @@ def print_status(text: str) -> None:
 
 @contextmanager
 def saying_how_to_continue(unit: str) -> Iterator[None]:
-    """Say on a stop that every finished ``unit`` is saved."""
+    """Print on a stop that every finished ``unit`` is saved."""
     try:
         yield
     except Stopped:

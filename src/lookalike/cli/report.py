@@ -114,7 +114,7 @@ def _choose_outputs(settings: ReportSettings, flags: set[str]) -> dict[str, Path
         outputs["--csv"] = settings.csv
     if settings.latex is not None:
         outputs["--latex"] = settings.latex
-    if settings.dir.is_dir():  # else the missing folder is the error to report
+    if settings.dir.is_dir():  # otherwise the missing folder is reported
         for option, path in outputs.items():
             if path != STDOUT:
                 require_new_file(path, option, overwrite=True)

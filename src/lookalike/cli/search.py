@@ -182,7 +182,7 @@ class _Pair:
         self.drawing: Image.Image | None = None
 
     def explain(self, model: Any, query: Path) -> None:
-        """Match the places with a ``TrainedModel``; a file that cannot be read any more has no match."""
+        """Match the places with a ``TrainedModel``; a file that can no longer be read has no match."""
         from lookalike.data.pictures import UnreadablePicture
         from lookalike.data.reading import read_picture
         from lookalike.inference.match import draw_match, match_report

@@ -24,7 +24,7 @@ folders, a CSV with the columns path and label, a known data set, or glyphs. The
 EXAMPLE = "lookalike train my_pictures/ --out runs/mine --pooling gsp --steps 500"
 COMMON = ["data", "out", "pooling", "loss", "backbone", "weights", "freeze_backbone", "size", "dim", "steps"]
 COMMON += ["batch_size", "lr", "seed", "resume", "device"]
-# Not part of a setting that lookalike tune found.
+# Left out of the command that lookalike tune prints.
 NOT_TRAINED = {"data", "out", "resume", "seed", "check", "strict", "cache", "workers", "engine"}
 
 

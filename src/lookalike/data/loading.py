@@ -55,7 +55,7 @@ class TrainingSet(Dataset[Sample]):
         index, epoch, turn = draw
         image = self.pictures.image(index)
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(mix_seeds(self.seed, epoch, turn, index))  # leaves the GPUs alone
+            torch.default_generator.manual_seed(mix_seeds(self.seed, epoch, turn, index))  # without the GPUs
             numbers = self.transform(image)
         return numbers, int(self.pictures.labels[index]), index
 

@@ -36,7 +36,7 @@ from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from lookalike.data.pictures import UnreadablePicture
 
-PIXEL_LIMIT = 200_000_000  # above this a picture is taken for a decompression bomb
+PIXEL_LIMIT = 200_000_000  # larger pictures count as decompression bombs
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 HEIF_SUFFIXES = (".heic", ".heif", ".hif")
 READS_HEIF = find_spec("pillow_heif") is not None

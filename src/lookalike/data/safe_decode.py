@@ -14,7 +14,7 @@ from lookalike.data import png
 from lookalike.data.cropping import CropSize, Pixels, Region, crop_picture
 from lookalike.data.reading import PIXEL_LIMIT, decode, open_header
 
-LONGEST_UPLOAD_SIDE = 32_768  # pixels per side of a picture from a stranger
+LONGEST_UPLOAD_SIDE = 32_768  # pixels per side of an untrusted picture
 MOST_ELONGATED = 200  # its longer side, in shorter sides
 MOST_SCANS = 200  # per progressive JPEG; a small file with thousands of scans would decode for an hour
 PILLOW_MAX_PIXELS = 89_478_485  # above this, Pillow warns or refuses by itself
@@ -83,7 +83,7 @@ class Job(NamedTuple):
         crop: If given, the pixels for the model are computed.
         region: The part of the picture to crop.
         jpeg_side: If given, the picture is encoded as a JPEG with at most this longer side.
-        full_jpeg: Encode the picture as decoded in full, whatever ``at_least`` says.
+        full_jpeg: Encode the picture as decoded in full, regardless of ``at_least``.
         quick: Raise ``Costly`` instead of decoding a picture that takes long.
     """
 

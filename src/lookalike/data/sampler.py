@@ -148,7 +148,7 @@ class ClassBatches(Sampler[list[Draw]]):
 
 
 class ReshapedBatches(ClassBatches):
-    """Batches of one size whose number of classes and of pictures per class is drawn anew for every epoch.
+    """Batches of one size; every epoch draws the number of classes and of pictures per class.
 
     The shapes are all factorisations of ``batch_size`` with at least two classes, of which there are enough, and two
     pictures per class; the arguments are those of ``ClassBatches``. The number of batches differs between epochs.

@@ -38,7 +38,7 @@ SPEC = InputSpec(size=64, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 DIM = 64  # as many as the backbone has channels
 LETTER_RATE = 6e-3  # highest learning rate of Adam while learning single letters
 HELD_OUT = 0.25  # share of the training classes that choose the learning rate
-HELD_OUT_STEP = 2  # every second of their pictures: tells rates apart as well, and saves a tenth of the time
+HELD_OUT_STEP = 2  # half of their pictures are enough to compare learning rates, and save a tenth of the time
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Budget:
 
     Attributes:
         steps: Steps of every contestant, learning rate and seed.
-        letter_steps: Steps on single letters before, for every seed.
+        letter_steps: Steps of pretraining on single letters, for every seed.
         classes: Classes in a batch.
         per_class: Pictures of each of them.
         evaluate_every: Steps between evaluations on held-out classes.

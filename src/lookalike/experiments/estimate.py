@@ -22,7 +22,7 @@ from lookalike.training.model import create_embedder
 
 TIMED_STEPS = 2
 TIMED_PICTURES = 4  # of a batch; enough on a CPU, whose time is proportional to their number
-ENDLESS = 100_000  # more steps than this are not meant to be done
+ENDLESS = 100_000  # a larger number of steps means that patience ends the run
 READ = 4  # pictures that are read to time it
 STARTUP = 3.0  # seconds to start a model from data, save it and load it again for its test
 COMPARED = 1_000  # vectors of the timed evaluation, whose time grows with the square of their number
@@ -93,7 +93,7 @@ def estimate(cell: Cell, pictures: Pictures, threads: int | None = None) -> Esti
 
 
 def describe_estimate(guess: Estimate, cells: int, kind: str = "model", workers: int = 1) -> str:
-    """The estimate as one text. It is no bound: other work slows a cell down, and patience ends it early."""
+    """Format the estimate. The real time may be longer, with other work, or shorter, with patience."""
     text = f"about {format_duration(guess.per_thousand)} for 1,000 steps of one {kind}"
     if guess.steps > ENDLESS:
         return f"{text}; patience decides how many steps there are"

@@ -112,7 +112,7 @@ def join_vectors(vectors: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
 
 
 class _MetricsFile:
-    """Metrics by the keys of their models, in a JSON file that is saved now and then and at the end."""
+    """Metrics by the keys of their models, in a JSON file that is saved every ``SAVE_EVERY`` seconds and at the end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -127,7 +127,7 @@ def check_layer(where: str, layer: Any, backbones: Collection[str], *, complete:
     for name, value in layer.items():
         path = f"{where}.{name}"
         if name in DECIDED:
-            hint = f"the protocol's {DECIDED[name]!r} says it" if DECIDED[name] else "it is not a protocol's to say"
+            hint = f"{DECIDED[name]!r} of the protocol sets it" if DECIDED[name] else "it is a setting of the command"
             raise ValueError(f"{path} cannot be set here: {hint}")
         if name not in allowed:
             raise ValueError(f"{path} is no setting of a run{did_you_mean(str(name), allowed)}")

@@ -122,7 +122,7 @@ def make_plan(
             plan.impossible.append((f"{title} on {source}", str(reason)))
             continue
         if cells[0].key in titles:
-            plan.impossible.append((f"{title} on {source}", f"it has the very settings of {titles[cells[0].key]}"))
+            plan.impossible.append((f"{title} on {source}", f"its settings equal those of {titles[cells[0].key]}"))
             continue
         for cell in cells:
             titles[cell.key] = title

@@ -285,7 +285,7 @@ def _require_keys(where: str, values: dict[str, Any], kind: type[Any]) -> None:
         if not is_optional and entry.name not in values:
             missing.append(entry.name)
     if missing:
-        hint = "; begin with 'base: fair' to say only what is different" if kind is Protocol else ""
+        hint = "; begin with 'base: fair' to list only the differences" if kind is Protocol else ""
         raise ValueError(f"{where} lacks {', '.join(missing)}{hint}")
 
 

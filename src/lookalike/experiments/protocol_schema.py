@@ -187,7 +187,7 @@ def _as_list(value: Any) -> Any:
 
 
 def _single_poolings() -> set[str]:
-    """The names of poolings, and what stands before and behind a +."""
+    """The names of poolings, with the parts of joined ones such as ``max+gsp``."""
     single: set[str] = set()
     for name in poolings.names():
         single.update(name.split("+"))

@@ -153,7 +153,7 @@ def read_table(name: str) -> tuple[Published, ...]:
     for note in notes:
         matches = [i for i, number in enumerate(numbers) if _has(number, note["at"])]
         if not matches:
-            raise ValueError(f"{path} has a note on nothing: {note['at']}")
+            raise ValueError(f"{path} has a note for an unknown number: {note['at']}")
         for i in matches:
             text = "; ".join(filter(None, [numbers[i].note, note["note"]]))
             numbers[i] = replace(numbers[i], note=text)

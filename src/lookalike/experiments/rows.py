@@ -162,7 +162,7 @@ class Row:
         return Summary(mean(map(mean, folds)), std, mean(map(max, folds)), count)
 
     def best_step(self) -> tuple[float | None, float | None]:
-        """Mean and std of the best step over its models, as far as known."""
+        """Mean and std of the best step over the models that have one."""
         steps = [result.best_step for result in self.results if result.best_step is not None]
         if not steps:
             return None, None

@@ -9,7 +9,7 @@ LINE_EVERY = 30.0  # seconds between two lines of a model on the terminal
 
 
 class RunLog(io.TextIOBase):
-    """Context in which stderr goes into a log, and now and then a line to the terminal.
+    """Context in which stderr goes into a log, and a line to the terminal every ``LINE_EVERY`` seconds.
 
     Args:
         log: Receives everything.
@@ -35,7 +35,7 @@ class RunLog(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Write to the log, and maybe to the terminal."""
+        """Write to the log, and to the terminal if a line is due."""
         self._log.write(text)
         *complete, self._line = (self._line + text).split("\n")
         newest = next((line.strip() for line in reversed(complete) if line.strip()), "")

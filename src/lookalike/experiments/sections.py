@@ -164,7 +164,7 @@ def _split_variants(results: list[CellResult]) -> dict[str, list[CellResult]]:
     def count_values(name: str) -> int:
         return len({repr(result.settings.get(name)) for result in results})
 
-    # Each run decides some settings for itself, such as a learning rate. Drop all that are not needed to distinguish.
+    # Runs set some values themselves, such as a learning rate. Drop the names that do not help to distinguish results.
     for name in sorted(names, key=count_values, reverse=True):
         others = [other for other in names if other != name]
         if _repeated_runs(results, others) == _repeated_runs(results, names):

@@ -59,9 +59,9 @@ def compare(row: Row, baseline: Row, metric: str) -> Comparison:
     level = float(np.mean(baseline_values))
     difference = float(differences.mean())
     if pairs < 2:
-        return Comparison(pairs, level, difference, reason="a single pair says nothing about chance")
+        return Comparison(pairs, level, difference, reason="one pair is too few for a test")
     if np.ptp(differences) <= ROUNDING:
-        return Comparison(pairs, level, difference, 0.0, reason="every pair differs by the same")
+        return Comparison(pairs, level, difference, 0.0, reason="all pairs have the same difference")
     from scipy import stats
 
     t_test = float(stats.ttest_rel(row_values, baseline_values).pvalue)

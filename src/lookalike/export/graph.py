@@ -97,7 +97,7 @@ def trace(graph: Graph) -> ExportedProgram:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return torch.export.export(graph, pictures, dynamic_shapes=any_batch(), strict=strict)
-        except Exception as error:  # tracing can fail in any way
+        except Exception as error:  # tracing raises many kinds of errors
             failure = failure or error
     assert failure is not None
     raise ValueError(

@@ -75,7 +75,7 @@ def _convert(graph: Graph) -> Any:
             program = torch.onnx.export(
                 traced, (), output_names=graph.outputs, dynamic_shapes=any_batch(), optimize=False, verbose=False
             )
-    except Exception as error:  # converters fail in many ways
+    except Exception as error:  # converters raise many kinds of errors
         name = f"{graph.embedder.backbone.name} with {pooling_name(graph.embedder)}"
         cause = error.__cause__ or error
         raise ValueError(f"{name} cannot be exported to ONNX: {first_line(cause)}") from error

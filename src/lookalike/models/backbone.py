@@ -147,7 +147,7 @@ class Backbone(nn.Module):
             return
         declared = getattr(self.network, "num_features", getattr(self.network, "channels", None))
         says_last = str(getattr(self.network, "output_fmt", "")).endswith("NHWC")
-        for channels_last in (says_last, not says_last):  # some networks do not say it
+        for channels_last in (says_last, not says_last):  # some networks do not declare it
             self._channels_last = channels_last
             self.channels = features.shape[-1 if channels_last else 1]
             if self.channels == declared:

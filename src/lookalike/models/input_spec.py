@@ -26,10 +26,10 @@ class InputSpec:
     Args:
         size: Side of the square input, in pixels.
         mean: One number for each channel, in the order and range of the pixels.
-        std: Likewise.
+        std: Standard deviation of each channel.
         bgr255: Pixels are BGR in 0..255 instead of RGB in 0..1.
         interpolation: How pictures are resized, "bilinear" or "bicubic".
-        resize: Shorter side before the centre crop; None: 256 for every 227 of ``size``.
+        resize: Shorter side before the centre crop; None: ``size`` * 256 / 227.
         cells: Local features along a side of the square input; the whole picture is then seen, in squares that are
             joined cell by cell. None: only the centre crop is seen.
 
@@ -45,7 +45,7 @@ class InputSpec:
     std: tuple[float, float, float] = setting(IMAGENET_STD, "each channel is divided by it", above=0)
     bgr255: bool = setting(False, "pixels are BGR in 0..255, not RGB in 0..1")
     interpolation: Literal["bilinear", "bicubic"] = setting("bilinear", "how pictures are resized")
-    resize: int | None = setting(None, "shorter side before the centre crop; null: 256 for every 227 of the size")
+    resize: int | None = setting(None, "shorter side before the centre crop; null: size * 256 / 227")
     cells: int | None = setting(
         None, "local features along a side, to see all of a picture; null: centre crop", least=1
     )

@@ -117,7 +117,7 @@ def read_model(folder: Path) -> StoredModel:
             weights = read_weights(path)
             if _same_text(model_file(folder, SETTINGS), text):
                 return StoredModel(text, weights, check_weights(path, weights, beside=text))
-    raise ValueError(f"{folder} holds no complete model, or another process replaces it over and over")
+    raise ValueError(f"{folder} holds no complete model, or another process keeps replacing it")
 
 
 def _move_out(folder: Path) -> None:

@@ -68,7 +68,7 @@ class TwoTowers(nn.Module):
         if self._tokenizer is None:
             try:
                 self._tokenizer = load_open_clip().get_tokenizer(self.name)
-            except Exception as error:  # libraries and downloads fail in many ways
+            except Exception as error:  # libraries and downloads raise many kinds of errors
                 reason = str(error).strip().partition("\n")[0]
                 raise ValueError(f"the tokenizer of {self.name} cannot be loaded: {reason}") from error
         tokens = self._tokenizer(list(texts)).to(self.clip.logit_scale.device)
@@ -95,7 +95,7 @@ def create_two_towers(name: str, weights: str | Path) -> TwoTowers:
     if str(weights) in tags:
         try:
             return TwoTowers(short, str(weights))
-        except Exception as error:  # clients of the hub fail in many ways
+        except Exception as error:  # clients of the hub raise many kinds of errors
             raise OSError(f"open_clip could not download the weights {weights} of {short}: {error}") from error
     path = Path(weights).expanduser()
     if not path.is_file():

@@ -126,10 +126,10 @@ def _describe_empty(folder: Path, unfinished: int, unreadable: Sequence[tuple[Pa
         path, reason = unreadable[0]
         return f"{folder} has no results that can be read: {path.name}: {reason}"
     if unfinished == 1:
-        return f"{folder} has no results yet: 1 model was begun, and is not done"
+        return f"{folder} has no results yet: 1 model is unfinished"
     if unfinished:
-        return f"{folder} has no results yet: {unfinished} models were begun, and none is done"
-    return f"{folder} has no results: it must be the folder that lookalike benchmark --out left them in"
+        return f"{folder} has no results yet: {unfinished} models are unfinished"
+    return f"{folder} has no results: give the --out folder of lookalike benchmark"
 
 
 def _check_metric(metric: str, results: Sequence[CellResult]) -> None:

@@ -8,7 +8,7 @@ from lookalike.report.published_numbers import differences_from_protocol, has_pu
 INCOMPLETE = "†"
 OTHERWISE = "‡"  # beside a published number that was made with other settings
 MOST_NAMED = 6  # missing runs named in a note
-SMALLER_BATCHES = "Where there are too few classes to fill them, they are made smaller, as the log.txt of a model says."
+SMALLER_BATCHES = "Batches shrink where there are too few classes to fill them; see the log.txt of a model."
 
 
 def notes(section: Section) -> list[str]:
@@ -37,7 +37,7 @@ def notes(section: Section) -> list[str]:
 
 
 def warnings(section: Section) -> list[str]:
-    """What makes the figures of a section doubtful, to be read before its table: batches that shrank."""
+    """Warnings to read before the table of a section: batches that are smaller than planned."""
     shrunk: dict[tuple[int, int], list[str]] = {}
     for row in section.rows:
         for result in row.results:
@@ -98,7 +98,7 @@ def _batch_size_notes(section: Section) -> list[str]:
 
 
 def _protocol_notes(section: Section) -> list[str]:
-    """Rows with published numbers that were trained with other settings than those."""
+    """Rows that were trained with other settings than their published numbers."""
     titles_by_difference: dict[str, list[str]] = {}
     for row in section.rows:
         if has_published(row):

@@ -21,10 +21,10 @@ from lookalike.retrieval.wording import explain_metrics
 HOW_TO_READ = """Figures are of the test classes, in percent, as mean ± standard deviation over all combinations of one
 repeat per fold (with a single fold: over repeats); combinations share models, so the deviation is not an error of the
 mean. Bold: best, underlined: second best, among complete rows. The p-values are of paired tests over (fold, repeat)
-runs, two-sided and not corrected for the number of rows; the runs share test pictures and most training classes, so
-they are rather too small."""
+runs, two-sided and not corrected for the number of rows. The runs share test pictures and most training classes, so
+the p-values tend to be too small."""
 PUBLISHED = 'Published numbers name their table of the thesis; its "+GSP" is with the zero-shot loss.'
-BEST_REPEAT = "This protocol reports the best repeat by what steered it, which is the test set itself: figures flatter."
+BEST_REPEAT = "This protocol reports the repeat that is best on the test set, so its figures are too good."
 
 COMMAND = re.compile(r"(?P<when>\S+ \S+ UTC, (?:code|version) \w+): (?P<command>lookalike .*)")
 NEEDS_NO_QUOTES = re.compile(r"[a-z0-9,\-_.:/]*")
@@ -123,9 +123,9 @@ def _section_parts(section: Section, report: Report) -> list[str]:
         count = len(section.unfinished)
         started = "1 model was begun and is" if count == 1 else f"{count} models were begun and are"
         parts.append(html.paragraph(f"{started} not done: {titles}."))
-    parts += [html.heading("What it was made with", 3), html.pairs(_versions(section))]
+    parts += [html.heading("Versions and machine", 3), html.pairs(_versions(section))]
     if not read_commands(report.folder):
-        text = "The folder does not say what was typed. But for settings that were set besides, it was like this:"
+        text = "The folder has no commands.txt. Apart from --set, this command gives the same rows:"
         parts += [html.paragraph(text), html.code(_probable_command(section, report.folder))]
     parts.append(html.heading("Settings that all models share", 3))
     parts += _settings_parts(section)
@@ -189,7 +189,7 @@ def _text_list(title: str, lines: Iterable[str]) -> str:
 
 
 def _probable_command(section: Section, folder: Path) -> str:
-    """A command that would give these rows, except for settings that were set besides."""
+    """A command that gives these rows, apart from the settings of --set."""
     repeats = 1
     losses, poolings, methods = [], [], []
     for row in section.rows:

@@ -1,4 +1,4 @@
-"""The nearest neighbours of a run's held-out pictures, after training and before it."""
+"""The nearest neighbours of a run's held-out pictures, before and after training."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +81,7 @@ def read_held_out(run: Path, settings: Settings) -> HeldOut | None:
         The neighbours; None if nothing was held out, or no class has two pictures.
 
     Raises:
-        ValueError: If the pictures or the model cannot be read any more, or the data changed.
+        ValueError: If the pictures or the model can no longer be read, or the data has changed.
     """
     train, pictures = _read_pictures(run, settings)
     if pictures is None:
@@ -126,7 +126,7 @@ def _read_pictures(run: Path, settings: Settings) -> tuple[Pictures, Pictures | 
     train, held_out, _ = divide(pictures, settings)
     now = describe(pictures, train, held_out)
     if (now["training"], now["held_out"]) != (described["training"], described["held_out"]):
-        raise ValueError(f"{settings.data} is not what the run was trained on any more")
+        raise ValueError(f"{settings.data} has changed since the run was trained")
     return train, held_out
 
 

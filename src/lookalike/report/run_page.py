@@ -18,9 +18,8 @@ from lookalike._util.progress import format_duration
 from lookalike.data.pictures import UnreadablePicture
 from lookalike.inference.feature_store import NotCacheable
 from lookalike.report import html, theme
-from lookalike.report.calibration_plot import draw_reliability
 from lookalike.report.held_out import HeldOut, read_held_out
-from lookalike.report.run_plots import plot_constraint, plot_loss, plot_metrics
+from lookalike.report.run_plots import draw_reliability, plot_constraint, plot_loss, plot_metrics
 from lookalike.report.tables import Column, Line, Table, number, words
 from lookalike.retrieval.calibration import Calibration
 from lookalike.retrieval.wording import explain_metrics
@@ -29,7 +28,7 @@ from lookalike.training.settings import Settings
 
 FILE = "run.html"
 METRICS = ("MAP@R", "P@R", "P@1", "R@2", "R@4", "R@8")  # R@1 is P@1
-DRAWN, WORST = 6, 3  # queries that are shown: drawn by lot, and those with the fewest right
+DRAWN, WORST = 6, 3  # queries to show: random ones, and those with the fewest right neighbours
 SHOWN = 5  # neighbours of a query
 SIDE = 120  # pixels of a thumbnail
 DARKEST = 0.25  # brightness of a place without weight
@@ -56,7 +55,7 @@ def write_run_page(run: Path, path: Path | None = None, say: Callable[[str], Non
     Args:
         run: Folder of the run.
         path: File to write; None: ``run.html`` in the folder.
-        say: Receives a note if the held-out pictures or the model cannot be read any more.
+        say: Receives a note if the held-out pictures or the model can no longer be read.
 
     Returns:
         One sentence on what training has done; "" if that is not known.
@@ -114,7 +113,7 @@ def verdict(figures: dict[str, Any]) -> str:
     if best[monitor] < backbone.get(monitor, 0):
         return "The backbone alone is better than the trained model: more pictures or another loss may help."
     if figures["best_step"] == 0 and best[monitor] < 1:
-        return "Nothing beat the start: the model stays as it was. Try more steps or another --lr."
+        return "No step was better than the start, so the model is unchanged. Try more steps or another --lr."
     return ""
 
 
@@ -202,20 +201,20 @@ def _examples(held_out: HeldOut) -> list[str]:
     """Neighbours of some queries after and before training."""
     drawn, worst = _choose(held_out)
     parts = [html.heading("Neighbours of held-out pictures")]
-    intro = "Queries drawn by lot, with their nearest pictures. ✓ and a solid frame: the same class. ✗ and dashes: not."
+    intro = "Random queries with their nearest pictures. ✓ and a solid frame: the same class. ✗ and dashes: another."
     if held_out.model.has_weights:
         intro += " Beside the query, the brightest places have the most weight in its vector."
     parts.append(html.paragraph(intro))
     parts += [_example(held_out, row) for row in drawn]
     if len(worst):
         parts.append(html.heading("Where it fails most"))
-        parts.append(html.paragraph("The queries with the fewest right neighbours, one of a class."))
+        parts.append(html.paragraph("The queries with the fewest right neighbours, one per class."))
         parts += [_example(held_out, row) for row in worst]
     return parts
 
 
 def _choose(held_out: HeldOut) -> tuple[list[int], list[int]]:
-    """Rows of queries to show: some drawn by lot, and the worst others; as many classes as possible."""
+    """Rows of queries to show: random ones, then the worst of the rest, from as many classes as possible."""
     labels = held_out.pictures.labels[held_out.queries]
     order = np.random.default_rng(0).permutation(len(labels))
     drawn = _of_different_classes(order, labels, DRAWN)

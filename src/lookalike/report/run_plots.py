@@ -1,10 +1,12 @@
-"""Plots of a run: metrics on held-out pictures and the loss by step, and the chance constraint of CCP by problem."""
+"""Plots of a run: metrics and loss by step, the chance constraint of CCP by problem, reliability of the calibration."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lookalike.report.theme import FAINT, INK, figure, theme
+from lookalike._util.files import replacing
+from lookalike.report.theme import FAINT, INK, as_bytes, figure, theme
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,3 +92,38 @@ def read_column(rows: Rows, name: str) -> tuple[list[int], list[float]]:
             steps.append(int(row["step"]))
             values.append(float(row[name]))
     return steps, values
+
+
+def write_reliability(path: Path, rows: list[list[float]], error: float) -> None:
+    """Draw a reliability plot into a file.
+
+    Args:
+        path: File to write; its suffix chooses PNG or SVG.
+        rows: As for ``draw_reliability``.
+        error: The calibration error, for the title.
+    """
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in ("png", "svg"):
+        raise ValueError(f"a plot is a .png or .svg, got {path.name}")
+    content = as_bytes(draw_reliability(rows, error), kind)
+    with replacing(path) as unfinished:
+        unfinished.write_bytes(content)
+
+
+def draw_reliability(rows: list[list[float]], error: float) -> Figure:
+    """Draw a reliability plot.
+
+    Args:
+        rows: (predicted, observed, share of the pairs), as ``lookalike.retrieval.calibration.reliability`` gives them.
+        error: The calibration error, for the title.
+    """
+    with theme():
+        drawn, (panel,) = figure(4.5, 4.2)
+        predicted = [100 * row[0] for row in rows]
+        observed = [100 * row[1] for row in rows]
+        panel.plot([0, 100], [0, 100], color=FAINT, linestyle="--", label="exact")
+        panel.plot(predicted, observed, color="#0072B2", marker="o", label="a tenth of the pairs each")
+        panel.set(xlim=(0, 100), ylim=(0, 100), xlabel="predicted: the same, %", ylabel="observed: the same, %")
+        panel.set_title(f"calibration error {100 * error:.1f} %")
+        panel.legend()
+    return drawn

@@ -96,7 +96,7 @@ def effects_table(results: StudyResults) -> Table | None:
     notes = []
     missing = len(results.trials) - len(results.done)
     if missing:
-        notes.append(f"{missing} trials have no figure: these effects are not those of the design")
+        notes.append(f"{missing} trials have no value, so these effects are not those of the full design")
     return Table(columns, lines, notes=notes)
 
 

@@ -39,10 +39,9 @@ from lookalike.experiments.results import CONTENT_SINCE
 from lookalike.experiments.run_log import RunLog
 from lookalike.models.weight_files import first_line
 from lookalike.training.run import train
+from lookalike.tuning.backend import distributions, make_sampler, open_storage, url_digest
 from lookalike.tuning.results import TrialResult, best_trial
-from lookalike.tuning.sampler import distributions, make_sampler
 from lookalike.tuning.space import describe_params
-from lookalike.tuning.storage import open_storage, url_digest
 from lookalike.tuning.task import Task
 
 STARTUP_TRIALS = 5  # finished before any is pruned

@@ -142,7 +142,7 @@ class Task:
             )
         if self.protocol.split.steered_by == "nothing":
             raise ValueError(
-                f"the protocol {self.protocol.name} measures nothing but the test, by which no settings may be chosen; "
+                f"the protocol {self.protocol.name} measures only the test classes, which must not choose settings; "
                 "use tuning, quick or another protocol that holds classes out"
             )
         for point in self.extreme_points():

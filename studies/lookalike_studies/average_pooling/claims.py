@@ -13,8 +13,7 @@ from lookalike.report.tables import Table
 from lookalike_studies.average_pooling.maths import EXACT, ROUNDING
 from lookalike_studies.framework.claims import JudgedClaim, Verdict
 from lookalike_studies.framework.hulls import Overlap
-from lookalike_studies.framework.seeds import format_mean
-from lookalike_studies.framework.tables import tabulate
+from lookalike_studies.framework.tables import format_mean, tabulate
 
 Metrics = Mapping[str, float]
 
@@ -74,12 +73,7 @@ def judge_claims(
 ) -> list[JudgedClaim]:
     """Judge all claims, from the metrics of each network and the overlap of its class hulls before training.
 
-    Args:
-        networks: Metrics of each network.
-        untrained: Overlap of the class hulls of each network before training.
-        pictures: Number of measured pictures.
-        classes: Number of classes.
-        differ: Overlap that hulls must have lost in training, or they are not judged.
+    Hulls that have lost less than ``differ`` of their overlap in training are not judged.
     """
     values = {metric: [metrics[metric] for metrics in networks] for metric in networks[0]}
     radius = max(values["radius"])

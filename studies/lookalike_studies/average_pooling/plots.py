@@ -15,8 +15,7 @@ from torch import Tensor
 
 from lookalike.report.theme import FAINT, INK, figure, theme
 from lookalike_studies.average_pooling.maths import Network
-from lookalike_studies.framework.hulls import set_plane
-from lookalike_studies.framework.plots import legend_below, write_cells
+from lookalike_studies.framework.plots import legend_below, set_plane, write_cells
 
 POINTS = 6000  # local features that are drawn
 PATCHES = 4  # of each prototype

@@ -114,38 +114,34 @@ def run(settings: AveragePooling, context: Context) -> StudyResult:
         training_pictures=settings.training_pictures,
         fewest=settings.per_class + 2,  # two are held out to choose the margin
     )
-    pixels = read_pixels(measured, create_backbone(settings.backbone, weights="none").spec, context.display)
-    labels = torch.from_numpy(measured.labels)
+    spec = create_backbone(settings.backbone, weights="none").spec
+    pixels, labels = read_pixels(measured, spec, context.display), torch.from_numpy(measured.labels)
     validation = _validate_margins(training, settings, context)
     margin = max(validation, key=validation.__getitem__)
     tried = ", ".join(f"{candidate:g}" for candidate in validation)
     context.display.say(f"margin {margin:g}, chosen by validation among {tried}")
-    networks, untrained, steps_done = [], [], []
-    training_pixels = read_pixels(training, create_backbone(settings.backbone, weights="none").spec, context.display)
+    training_pictures = read_pixels(training, spec, context.display), training.labels
     parts = []
     for seed in settings.seeds:
-        cycles = settings.cycles
-        learn = partial(
-            _features, training_pixels, training.labels, pixels, settings, margin, settings.steps, cycles, seed
-        )
+        learn = partial(_features, *training_pictures, pixels, settings, margin, settings.steps, settings.cycles, seed)
         title = f"training, margin {margin:g}, seed {seed}"
-        parts.append(Part(f"features, seed {seed}", cycles * settings.steps, learn, title))
+        parts.append(Part(f"features, seed {seed}", settings.cycles * settings.steps, learn, title))
+    networks, untrained, numbers = [], [], []
+    cover = settings.prototypes, settings.active
     for seed, trained in zip(settings.seeds, context.train_all(parts, ignore=NOT_IN_TRAINING), strict=True):
-        features = trained["features"]
-        steps_done.append(int(trained["steps"]))
+        network = measure_network(torch.from_numpy(trained["features"]), labels, *cover, settings.programmes)
         first_features = _create_learner(settings.backbone, margin, seed).embed(pixels)
-        cover = settings.prototypes, settings.active
-        networks.append(measure_network(torch.from_numpy(features), labels, *cover, settings.programmes))
-        untrained.append(cover_features(torch.from_numpy(first_features), labels, *cover).overlap)
+        before = cover_features(torch.from_numpy(first_features), labels, *cover).overlap
+        networks.append(network)
+        untrained.append(before)
+        of_untrained = {"overlapping pairs": before.pairs, "overlap": before.share}
+        mixtures = network.cover.mixtures
+        per_picture = {"errors": mixtures.error.numpy(), "radii": mixtures.radius.numpy()}
+        row = {"seed": seed, "steps": int(trained["steps"]), **network.metrics, "untrained": of_untrained}
+        numbers.append({**row, **per_picture})
     scene = plots.Scene(pixels, measured.labels, measured.classes, networks[0])
     metrics = [network.metrics for network in networks]
-    numbers = []
-    for seed, steps, network, before in zip(settings.seeds, steps_done, networks, untrained, strict=True):
-        mixtures = network.cover.mixtures
-        of_untrained = {"overlapping pairs": before.pairs, "overlap": before.share}
-        per_picture = {"errors": mixtures.error.numpy(), "radii": mixtures.radius.numpy()}
-        row = {"seed": seed, "steps": steps, **network.metrics, "untrained": of_untrained}
-        numbers.append({**row, **per_picture})
+    steps_done = ", ".join(str(row["steps"]) for row in numbers)
     return StudyResult(
         claims=claims.judge_claims(metrics, untrained, len(measured), len(measured.classes), settings.differ),
         figures={
@@ -186,9 +182,9 @@ def run(settings: AveragePooling, context: Context) -> StudyResult:
         },
         notes=[
             _describe_data(context.data or DRAWN, training, measured, validation, settings.weights),
-            f"Trained for {', '.join(map(str, steps_done))} steps (one number per seed): until the classes of "
-            f"training pictures are learnt and their hulls overlap by {settings.differ:.0%} less than before training, "
-            f"or for {settings.cycles} cycles of {settings.steps:,} steps.",
+            f"Trained for {steps_done} steps (one number per seed): until the classes of training pictures are learnt "
+            f"and their hulls overlap by {settings.differ:.0%} less than before training, or for {settings.cycles} "
+            f"cycles of {settings.steps:,} steps.",
         ],
     )
 
@@ -202,8 +198,8 @@ def _validate_margins(training: Pictures, settings: AveragePooling, context: Con
         indices = np.flatnonzero(training.labels == label)
         is_held_out[indices[: max(2, len(indices) // 5)]] = True
     rest, held_out = training.take(np.flatnonzero(~is_held_out)), training.take(np.flatnonzero(is_held_out))
-    pixels = read_pixels(held_out, create_backbone(settings.backbone, weights="none").spec, context.display)
-    rest_pixels = read_pixels(rest, create_backbone(settings.backbone, weights="none").spec, context.display)
+    spec = create_backbone(settings.backbone, weights="none").spec
+    pixels, rest_pixels = read_pixels(held_out, spec, context.display), read_pixels(rest, spec, context.display)
     parts = []
     for margin in settings.margins:
         steps = settings.search_steps
@@ -231,14 +227,8 @@ def _features(
     """Train a network in cycles until its class hulls differ; return the local features of ``pixels`` and the steps."""
     learner = _create_learner(settings.backbone, margin, seed, settings.weights)
     classes = int(training_labels.max()) + 1
-    batches = pixel_batches(
-        training_pixels,
-        training_labels,
-        learner.backbone.spec,
-        classes=classes,
-        per_class=settings.per_class,
-        seed=seed,
-    )
+    sampling: Any = {"classes": classes, "per_class": settings.per_class, "seed": seed}
+    batches = pixel_batches(training_pixels, training_labels, learner.backbone.spec, **sampling)
     probe = _first_of_each_class(training_labels, settings.pictures)
     probe_labels = torch.from_numpy(training_labels[probe])
 
@@ -291,10 +281,9 @@ STUDY = Study(
     name="average-pooling",
     title="What average pooling does: pictures are mixtures of prototypes, and classes that share them overlap",
     about="A network is trained with average pooling of 2-D local features, which are then scaled into the unit disc. "
-    "Prototypes chosen by greedy "
-    "k-centre cover the features of unseen pictures. Each picture's average is compared with the mixture of prototypes "
-    "of its histogram, the histogram with the linear programme that defines it, class hulls with each other, and class "
-    "scores with the mean of the scores of all positions.",
+    "Prototypes chosen by greedy k-centre cover the features of unseen pictures. Each picture's average is compared "
+    "with the mixture of prototypes of its histogram, the histogram with the linear programme that defines it, class "
+    "hulls with each other, and class scores with the mean of the scores of all positions.",
     source="chapter 4 of Gürbüz's thesis, Figures 4.2 to 4.4; there CIFAR-10, ResNet20, 64 pictures of each class",
     settings=AveragePooling,
     run=run,

@@ -25,11 +25,10 @@ from lookalike_studies.ccp_geometry.measures import (
     representative_radius,
     spread,
 )
-from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, SAMPLES, Course, Parts, map_at_r
+from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, SAMPLES, Course, DataSplits, map_at_r
 from lookalike_studies.ccp_geometry.theory import Deviation, Terms, clip_ratio, slope, summing_layer
 from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim, Requirement, Verdict
-from lookalike_studies.framework.seeds import format_seed_count
-from lookalike_studies.framework.tables import tabulate
+from lookalike_studies.framework.tables import format_seed_count, tabulate
 
 FEWEST_SETS = 3  # of anchors, for a rank correlation
 EARLY = 0.9  # of the MAP@R of one problem: a first problem that ends below has not converged
@@ -139,7 +138,7 @@ class Measured(NamedTuple):
     proxies_spread: float  # against the spread of the class's held-out pictures
 
 
-def measure(course: Course, parts: Parts) -> Measured:
+def measure(course: Course, parts: DataSplits) -> Measured:
     labels = parts.validation.labels
     return Measured(
         map_at_r(course.test, parts.test.labels),
@@ -150,7 +149,7 @@ def measure(course: Course, parts: Parts) -> Measured:
     )
 
 
-def measure_unseen(course: Course, parts: Parts) -> Measured:
+def measure_unseen(course: Course, parts: DataSplits) -> Measured:
     vectors, labels = course.validation, parts.validation.labels
     radius, distance = representative_radius(vectors, labels), inter_class_distance(vectors, labels)
     return Measured(map_at_r(vectors, labels), float("nan"), radius, distance, float("nan"))
@@ -213,7 +212,7 @@ def early_note(courses: Courses) -> list[str]:
     ]
 
 
-def diversity_claim(courses: Courses, parts: Parts) -> JudgedClaim:
+def diversity_claim(courses: Courses, parts: DataSplits) -> JudgedClaim:
     """Judge how far the converged proxies of problems 2 and later are apart."""
     before, after, count = [], [], 0
     for one, other in zip(courses[ONE], courses[ALTERNATING], strict=True):
@@ -228,7 +227,7 @@ def diversity_claim(courses: Courses, parts: Parts) -> JudgedClaim:
     return DIVERSITY.judge(values, problems=str(count), seeds=format_seed_count(len(after)))
 
 
-def _spread_shares(run: Course, first: int, parts: Parts) -> list[float]:
+def _spread_shares(run: Course, first: int, parts: DataSplits) -> list[float]:
     """Spread of the converged proxies against that of the classes, from problem ``first`` on."""
     shares = []
     for problem in run.snapshots:

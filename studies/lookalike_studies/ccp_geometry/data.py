@@ -6,7 +6,7 @@ common; its pictures become features of a frozen backbone. Drawn letters replace
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +21,8 @@ from lookalike.experiments.splits import with_test_classes
 from lookalike.inference.model import TrainedModel
 from lookalike.models import Embedder, create_backbone, starts_random
 from lookalike.training.pretrain import read_pixels
-from lookalike_studies.ccp_geometry.race import SPEC, Part, Parts
-
-if TYPE_CHECKING:
-    from lookalike_studies.framework.context import Context
+from lookalike_studies.ccp_geometry.race import SPEC, DataSplit, DataSplits
+from lookalike_studies.framework.context import Context
 
 HELD_OUT = 1 / 3  # of the training classes, as in the authors' ablations
 
@@ -62,7 +60,7 @@ def shares_classes(pictures: Pictures) -> bool:
 
 def with_shared_classes(
     pictures: Pictures | None, classes: int, train: int, validation: int, test: int
-) -> tuple[Parts, list[str]]:
+) -> tuple[DataSplits, list[str]]:
     """Split pictures into parts with at most so many of each class; return them and the names of the classes.
 
     Without ``pictures``, letters of so many ``classes`` are drawn.
@@ -85,14 +83,14 @@ def with_shared_classes(
     return _parts(pictures, chosen), list(pictures.classes)
 
 
-def drawn_with_unseen_classes(classes: int, each: int) -> Parts:
+def drawn_with_unseen_classes(classes: int, each: int) -> DataSplits:
     """Draw letters: two thirds of ``classes`` for training, one third held out, and a third as many more to test."""
     drawn = glyphs(cells=1, size=32, train_classes=classes, test_classes=max(2, classes // 3), per_class=each)
     train, validation = hold_out_classes(drawn.split("train"), HELD_OUT, order="contiguous")
-    return Parts(_pixels(train), _pixels(validation), _pixels(drawn.split("test")))
+    return DataSplits(_pixels(train), _pixels(validation), _pixels(drawn.split("test")))
 
 
-def features_of(pictures: Pictures, backbone: str, size: int, context: Context) -> Parts:
+def features_of(pictures: Pictures, backbone: str, size: int, context: Context) -> DataSplits:
     """Compute averaged features (n, 1, C) of a frozen backbone, as a projection behind average pooling gets them.
 
     The mean over the training pictures is subtracted. With it every pair would count as similar, and proxies would
@@ -119,8 +117,8 @@ def features_of(pictures: Pictures, backbone: str, size: int, context: Context) 
     mean = features["a"].mean(0)
     parts = []
     for name, table in zip("abc", tables, strict=True):
-        parts.append(Part(torch.from_numpy(features[name] - mean).unsqueeze(1), table.labels))
-    return Parts(*parts)
+        parts.append(DataSplit(torch.from_numpy(features[name] - mean).unsqueeze(1), table.labels))
+    return DataSplits(*parts)
 
 
 def _by_class(labels: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -136,14 +134,14 @@ def _by_class(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     return table
 
 
-def _parts(pictures: Pictures, positions: list[NDArray[np.int64]]) -> Parts:
+def _parts(pictures: Pictures, positions: list[NDArray[np.int64]]) -> DataSplits:
     parts = []
     for table in positions:
         parts.append(_pixels(pictures.take(np.sort(table[table >= 0]))))
-    return Parts(*parts)
+    return DataSplits(*parts)
 
 
-def _pixels(pictures: Pictures) -> Part:
+def _pixels(pictures: Pictures) -> DataSplit:
     """Read all pixels, as squares of at most 32 px."""
     side = min(SPEC.size, *pictures.image(0).size)
-    return Part(torch.from_numpy(read_pixels(pictures, SPEC.resized(side))), pictures.labels)
+    return DataSplit(torch.from_numpy(read_pixels(pictures, SPEC.resized(side))), pictures.labels)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from lookalike.report.theme import FAINT, INK, PAPER, Style, figure, styles, theme
-from lookalike_studies.ccp_geometry.measures import radii
-from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, SAMPLES
+from lookalike_studies.ccp_geometry.claims import Courses, Gaps, Measured
+from lookalike_studies.ccp_geometry.measures import Labels, radii
+from lookalike_studies.ccp_geometry.race import ALTERNATING, ONE, SAMPLES, Course, Snapshot
 from lookalike_studies.framework.plots import hide_ticks, legend_below, plain_log_ticks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from lookalike_studies.ccp_geometry.claims import Courses, Gaps, Measured
-    from lookalike_studies.ccp_geometry.measures import Labels
-    from lookalike_studies.ccp_geometry.race import Course, Snapshot
 
 MOST_DISCS = 5  # of alternating problems: the first ones and the last
 MOST_CLASSES = 12  # unseen ones, in the plane
@@ -40,7 +35,7 @@ def draw_plane(courses: Courses, labels: Labels, names: list[str]) -> Figure:
     problems = courses[ALTERNATING][0].snapshots
     if len(problems) > MOST_DISCS:
         problems = [*problems[: MOST_DISCS - 1], problems[-1]]
-    discs = [("one problem for ever", courses[ONE][0].snapshots[-1])]
+    discs = [("a single problem", courses[ONE][0].snapshots[-1])]
     for snapshot in problems:
         discs.append((f"problem {snapshot.number}", snapshot))
     columns = min(3, len(discs))

@@ -1,4 +1,4 @@
-"""Proxy problems on pictures in memory: one problem for ever, alternating ones, and alternating ones against samples.
+"""Proxy problems on pictures in memory: a single problem, alternating ones, and alternating ones against samples.
 
 ``fit`` trains, ``lookalike.training.ccp`` has the problems, and a recorder keeps what a plot needs of every problem:
 the held-out pictures at its best evaluation, its converged proxies, and those of the next problem. All kinds have the
@@ -35,7 +35,7 @@ EVALUATION_BATCH = 100
 SPEC = InputSpec(32, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25), resize=32)  # of letters and digits
 
 
-class Part(NamedTuple):
+class DataSplit(NamedTuple):
     """Inputs and labels of one part of the data."""
 
     inputs: Tensor  # pictures (n, H, W, 3) of uint8, or features (n, N, C)
@@ -48,10 +48,10 @@ class Part(NamedTuple):
         return to_inputs(chosen, SPEC)
 
 
-class Parts(NamedTuple):
-    train: Part
-    validation: Part
-    test: Part
+class DataSplits(NamedTuple):
+    train: DataSplit
+    validation: DataSplit
+    test: DataSplit
 
     @property
     def classes(self) -> int:
@@ -136,7 +136,7 @@ class Course(NamedTuple):
 class Learner(nn.Module):
     """Model and pair loss on training pictures by their position: positions (B,) -> loss."""
 
-    def __init__(self, model: nn.Module, objective: BetweenAnchors, train: Part) -> None:
+    def __init__(self, model: nn.Module, objective: BetweenAnchors, train: DataSplit) -> None:
         super().__init__()
         self.model, self.objective, self.train_part = model, objective, train
 
@@ -155,7 +155,7 @@ class Learner(nn.Module):
 class Recorder:
     """Reports evaluations to the problems, and records what a plot needs of each of them."""
 
-    def __init__(self, problems: ProxyProblems, optimizer: torch.optim.Optimizer, parts: Parts) -> None:
+    def __init__(self, problems: ProxyProblems, optimizer: torch.optim.Optimizer, parts: DataSplits) -> None:
         self.problems, self.optimizer = problems, optimizer
         self.validation, self.classes = parts.validation, parts.classes
         self.snapshots: list[Snapshot] = []
@@ -219,22 +219,12 @@ class Recorder:
 
 
 def solve(
-    kind: str, model: nn.Module, loss: PairObjective, dim: int, parts: Parts, budget: Budget, seed: int, tick: Tick
+    kind: str, model: nn.Module, loss: PairObjective, dim: int, parts: DataSplits, budget: Budget, seed: int, tick: Tick
 ) -> Course:
-    """Train a model by problems of one kind; it ends with its best weights.
+    """Train a model by problems of one kind (ONE, ALTERNATING or SAMPLES); it ends with its best weights.
 
-    Args:
-        kind: ONE, ALTERNATING or SAMPLES.
-        model: Maps inputs to vectors in the unit ball.
-        loss: Loss on pairs.
-        dim: Dimension of the vectors.
-        parts: Pictures.
-        budget: Steps, learning rate and settings of the problems.
-        seed: Seed of proxies, pools and batches.
-        tick: Called with 1 after every step.
-
-    Returns:
-        All problems, and the vectors at the best evaluation.
+    ``model`` maps inputs to vectors (n, dim) in the unit ball. ``seed`` decides proxies, pools and batches. ``tick`` is
+    called with 1 after every step.
     """
     train = parts.train
     torch.manual_seed(seed)
@@ -245,7 +235,7 @@ def solve(
         model,
         objective,
         train.labels,
-        lambda positions: vectors_of(model, Part(train.inputs[positions], train.labels[positions])),
+        lambda positions: vectors_of(model, DataSplit(train.inputs[positions], train.labels[positions])),
         pool=budget.pool,
         pull=budget.pull,
         patience=budget.patience,
@@ -270,7 +260,7 @@ def solve(
     recorder.finish(budget.steps)
     test = vectors_of(model, parts.test).numpy()
     sample = train_sample(parts)
-    trained = vectors_of(model, Part(train.inputs[sample], train.labels[sample])).numpy()
+    trained = vectors_of(model, DataSplit(train.inputs[sample], train.labels[sample])).numpy()
     return Course(
         recorder.snapshots,
         recorder.curve,
@@ -282,7 +272,7 @@ def solve(
     )
 
 
-def train_sample(parts: Parts) -> NDArray[np.int64]:
+def train_sample(parts: DataSplits) -> NDArray[np.int64]:
     """Return positions of training pictures, evenly spaced, at most as many as there are test pictures."""
     count = min(len(parts.train.labels), len(parts.test.labels))
     return np.linspace(0, len(parts.train.labels) - 1, count).astype(np.int64)
@@ -294,7 +284,7 @@ def _batches(labels: NDArray[np.int64], budget: Budget, seed: int) -> Iterator[t
 
 
 @torch.no_grad()
-def vectors_of(model: nn.Module, part: Part) -> Tensor:
+def vectors_of(model: nn.Module, part: DataSplit) -> Tensor:
     """Embed all inputs in evaluation mode, (n, D)."""
     starts = range(0, len(part.labels), EVALUATION_BATCH)
     with in_eval_mode(model):

@@ -31,14 +31,14 @@ from lookalike_studies.ccp_geometry.race import (
     SAMPLES,
     Budget,
     Course,
-    Parts,
+    DataSplits,
     map_at_r,
     solve,
     train_sample,
 )
 from lookalike_studies.ccp_geometry.theory import Deviation, Terms, decompose, deviations
 from lookalike_studies.framework.context import Context, Part, Tick
-from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
+from lookalike_studies.framework.study import Study, StudyResult, StudySettings, create_from, setting
 
 NETWORK = "resnetv2-20"
 DRAWN = "drawn letters"
@@ -92,18 +92,7 @@ class CcpGeometry(StudySettings):
         check_count("unseen_letters", self.unseen_letters, least=-(-3 * classes_of_batch // 2))  # a third is held out
 
     def plane_budget(self) -> Budget:
-        return Budget(
-            steps=self.steps,
-            evaluate_every=self.evaluate_every,
-            rate=self.rates[0],
-            proxies=self.proxies,
-            pool=self.pool,
-            pull=self.pull,
-            patience=self.problem_patience,
-            batch=self.batch,
-            per_class=self.per_class,
-            weight_decay=self.weight_decay,
-        )
+        return create_from(Budget, self, rate=self.rates[0], patience=self.problem_patience)
 
     def letter_budget(self) -> Budget:
         return self.plane_budget()._replace(
@@ -120,7 +109,7 @@ class Race(NamedTuple):
     """Runs of several kinds with the same data, loss, start and budget."""
 
     name: str
-    parts: Parts
+    parts: DataSplits
     loss: PairObjective
     dim: int
     network: Callable[[], nn.Module]
@@ -140,19 +129,15 @@ class Race(NamedTuple):
     def run_all(self, kinds: Sequence[str], rate: float, seeds: Sequence[int]) -> claims.Courses:
         budget = self.budget._replace(rate=rate)
         results = iter(self.run_some([(kind, budget, seed) for kind in kinds for seed in seeds]))
-        courses: claims.Courses = {}
-        for kind in kinds:
-            courses[kind] = [next(results) for _ in seeds]
-        return courses
+        return {kind: [next(results) for _ in seeds] for kind in kinds}
 
     def choose_rate(self, rates: Sequence[float], steps: int, seed: int) -> float:
         """Choose the rate whose single problem has the best MAP@R on held-out pictures after ``steps``."""
         if len(rates) == 1:
             return rates[0]
         runs = [(ONE, self.budget._replace(rate=rate, steps=steps), seed) for rate in rates]
-        best = {}
-        for rate, course in zip(rates, self.run_some(runs), strict=True):
-            best[rate] = course.best_map_at_r
+        courses = self.run_some(runs)
+        best = {rate: course.best_map_at_r for rate, course in zip(rates, courses, strict=True)}
         by_rate = ", ".join(f"{rate:g}: {100 * value:.1f}" for rate, value in best.items())
         self.context.display.say(f"{self.name}, MAP@R on held-out pictures after {steps} steps by rate: {by_rate}")
         return max(best, key=lambda rate: best[rate])
@@ -163,7 +148,7 @@ def _solve(
     network: Callable[[], nn.Module],
     loss: PairObjective,
     dim: int,
-    parts: Parts,
+    parts: DataSplits,
     budget: Budget,
     seed: int,
     tick: Tick,
@@ -177,7 +162,7 @@ class Plane(NamedTuple):
 
     source: str
     class_names: list[str]
-    parts: Parts
+    parts: DataSplits
     rate: float
     courses: claims.Courses
     measured: dict[str, list[claims.Measured]]
@@ -190,7 +175,7 @@ class Unseen(NamedTuple):
     """Runs that are measured on classes that were not trained."""
 
     source: str
-    parts: Parts
+    parts: DataSplits
     rate: float
     courses: claims.Courses
     measured: dict[str, list[claims.Measured]]  # on held-out classes
@@ -240,7 +225,9 @@ def _run_plane(shared: Pictures | None, settings: CcpGeometry, context: Context)
     return Plane(source, names, parts, rate, courses, measured, gaps_by_way, *_theory(courses, parts, settings))
 
 
-def _theory(courses: claims.Courses, parts: Parts, settings: CcpGeometry) -> tuple[list[list[Deviation]], list[Terms]]:
+def _theory(
+    courses: claims.Courses, parts: DataSplits, settings: CcpGeometry
+) -> tuple[list[list[Deviation]], list[Terms]]:
     """Measure Proposition 3.2.1 and (3.2.8) on the alternating runs."""
     labels = parts.test.labels
     all_deviations, terms = [], []
@@ -285,7 +272,7 @@ def _create_projection(features: Tensor, dim: int) -> nn.Module:
     return head
 
 
-def all_gaps(courses: claims.Courses, parts: Parts, settings: CcpGeometry) -> claims.Gaps:
+def all_gaps(courses: claims.Courses, parts: DataSplits, settings: CcpGeometry) -> claims.Gaps:
     """Measure gaps with anchors among the test pictures of every run, and with the proxies of every problem."""
     gaps_by_way: claims.Gaps = {}
     for kind in (ONE, ALTERNATING):
@@ -378,9 +365,9 @@ def _notes(plane: Plane, unseen: Unseen, settings: CcpGeometry) -> list[str]:
 STUDY = Study(
     name="ccp-geometry",
     title="Chance-constrained programming: collapsed against alternating proxies",
-    about="Pictures are embedded in the unit disc by proxy problems: one for ever, alternating ones, and alternating "
+    about="Pictures are embedded in the unit disc by proxy problems: a single one, alternating ones, and alternating "
     "ones against samples. Shown are the disc with its proxies, how well they cover the classes, the loss gap that "
-    "Proposition 3.2.2 bounds by the covering radius, and what becomes of classes that nobody has seen.",
+    "Proposition 3.2.2 bounds by the covering radius, and the geometry of unseen classes.",
     source="Gürbüz's thesis, sections 3.2 and 3.3.1, Figures 3.2 and 3.3, Propositions 3.2.1 and 3.2.2, Lemma 3.2.1",
     settings=CcpGeometry,
     run=run,

@@ -71,14 +71,9 @@ class LayerNorm(NamedTuple):
 def deviations(
     vectors: Floats, labels: Labels, counts: tuple[int, ...], margins: tuple[float, float], seed: int
 ) -> list[Deviation]:
-    """Draw anchors per class times the number of classes from all pictures, and measure Proposition 3.2.1.
+    """Measure Proposition 3.2.1 with so many anchors (``counts``, times the number of classes) drawn from all pictures.
 
-    Args:
-        vectors: Vectors in the unit ball (n, D); they are the distribution that anchors are drawn from.
-        labels: Classes (n,).
-        counts: Numbers of anchors, divided by the number of classes.
-        margins: Positive and negative margin of the loss.
-        seed: Seed of the draws.
+    The vectors (n, D) lie in the unit ball; they are the distribution that anchors are drawn from.
     """
     points, point_labels = torch.from_numpy(vectors).double(), torch.from_numpy(labels)
     losses = mean_losses(points, point_labels, points, point_labels, margins).numpy()
@@ -124,13 +119,9 @@ def slope(measured: list[Deviation]) -> float:
 def decompose(
     train: tuple[Floats, Labels], test: tuple[Floats, Labels], proxies: Floats, margins: tuple[float, float]
 ) -> Terms:
-    """Measure the terms of (3.2.8).
+    """Measure the terms of (3.2.8), with proxies (classes, k, D).
 
-    Args:
-        train: Vectors and classes of training pictures.
-        test: The same of test pictures, which stand for the distribution.
-        proxies: (classes, k, D).
-        margins: Positive and negative margin of the loss.
+    ``train`` and ``test`` have vectors and classes; the test pictures stand for the distribution.
     """
     train_points, train_labels = torch.from_numpy(train[0]).double(), torch.from_numpy(train[1])
     test_points, test_labels = torch.from_numpy(test[0]).double(), torch.from_numpy(test[1])

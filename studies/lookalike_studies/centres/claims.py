@@ -85,13 +85,10 @@ def mean_angle(runs: list[Arrangement]) -> float:
 def energies_claim(
     measured: Measurements, crowd_rest: dict[str, list[float]], settings: Centres, growth: dict[int, float]
 ) -> JudgedClaim:
-    """Judge whether energies get stuck.
+    """Judge whether energies get stuck: from random starts (``measured``), and out of a crowd.
 
-    Args:
-        measured: Arrangements from random starts.
-        crowd_rest: By regulariser, the least angle out of a crowd for each of Adam's memories.
-        settings: Settings of the study.
-        growth: By number of centres, the largest growth of angles in the last quarter of the steps.
+    ``crowd_rest``: by regulariser, the least angle for each of Adam's memories. ``growth``: by number of centres, the
+    largest growth of angles in the last quarter of the steps.
     """
     shares = {}
     for count, runs in measured.items():

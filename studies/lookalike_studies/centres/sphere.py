@@ -96,21 +96,12 @@ def settle(
     *,
     memory: float = 0.999,
 ) -> tuple[Array, Array]:
-    """Move centres by Adam, with a rate that falls to 0.
+    """Move centres (N, D) by Adam, with a rate that falls to 0.
 
     This minimises a closed-form energy and has no batches, so it uses torch.optim directly instead of ``fit``.
-
-    Args:
-        start: First centres (N, D).
-        settings: Regulariser, for ``create_centres``.
-        steps: Number of steps.
-        rate: First learning rate.
-        tick: Called with 1 after every step.
-        memory: Second beta of Adam. The longer large gradients are remembered, such as those of a crowd, the longer
-            steps stay small.
-
-    Returns:
-        The last centres (N, D), and the least angle at the start and after each step (steps + 1,).
+    ``memory`` is the second beta of Adam: the longer large gradients are remembered, such as those of a crowd, the
+    longer steps stay small. Returns the last centres, and the least angle at the start and after each step (steps +
+    1,).
     """
     centres = nn.Parameter(start.clone())
     regulariser = create_centres(**settings, proxies_of=centres)

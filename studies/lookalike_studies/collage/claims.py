@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from lookalike.report.tables import Column, Table
 from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim
-from lookalike_studies.framework.seeds import format_seed_count
-from lookalike_studies.framework.tables import tabulate
+from lookalike_studies.framework.tables import format_seed_count, tabulate
 
 GAP, GSP, ZERO_SHOT, DISTILLED = "GAP", "GSP", "GSP + zero-shot", "GAP, distilled"
 DELF, ATTENTION = "DeLF", "attention"

@@ -41,9 +41,9 @@ from lookalike_studies.collage.claims import (
 )
 from lookalike_studies.collage.plots import draw_curves, draw_heat_maps
 from lookalike_studies.framework.context import Context, Part, Tick
-from lookalike_studies.framework.seeds import format_mean
-from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
-from lookalike_studies.framework.train_pictures import Plan, create_embedder, inspect_pooling, plan_from, train_pictures
+from lookalike_studies.framework.study import Study, StudyResult, StudySettings, create_from, setting
+from lookalike_studies.framework.tables import format_mean
+from lookalike_studies.framework.train_pictures import Recipe, create_embedder, inspect_pooling, train_pictures
 from lookalike_studies.localisation.plots import Heat
 
 SPLITS = ("train", "validation", "test")
@@ -111,10 +111,11 @@ class Collage(StudySettings):
         )
         return tuple(contestant for contestant in every if contestant.name in self.contestants)
 
-    def plan(self, contestant: Contestant, seed: int) -> Plan:
-        """Plan the training of a contestant."""
-        pooling = {"pooling": contestant.pooling, "pooling_settings": contestant.settings}
-        return plan_from(self, **pooling, zero_shot=contestant.zero_shot, proxy_rate=self.rate, seed=seed)
+    def recipe(self, contestant: Contestant, seed: int) -> Recipe:
+        """Choose how a contestant is trained."""
+        model = {"pooling": contestant.pooling, "pooling_settings": contestant.settings}
+        share, rate = contestant.zero_shot, self.rate
+        return create_from(Recipe, self, **model, zero_shot=share, proxy_rate=rate, seed=seed)
 
 
 def run(settings: Collage, context: Context) -> StudyResult:
@@ -220,20 +221,15 @@ def _train_all(
     context: Context,
 ) -> dict[str, list[Run]]:
     """Train and measure all contestants with all seeds, or read them from the cache."""
-    parts = []
-    for contestant in settings.chosen:
-        shots = collages
-        if contestant.name == DISTILLED:
-            shots = single_pictures
-        for seed in settings.seeds:
-            train = partial(_train, contestant, seed, backbone, shots, settings)
-            steps, title = settings.epoch * settings.epochs, f"{contestant.name}, seed {seed}"
-            parts.append(Part(f"{contestant.name} {seed}", steps, train, title))
-    results = iter(context.train_all(parts, ignore=("seeds",)))
-    runs = {}
-    for contestant in settings.chosen:
-        runs[contestant.name] = [Run(**next(results)) for _ in settings.seeds]
-    return runs
+    contestants = {contestant.name: contestant for contestant in settings.chosen}
+
+    def part(name: str, seed: int) -> Part:
+        shots = single_pictures if name == DISTILLED else collages
+        train = partial(_train, contestants[name], seed, backbone, shots, settings)
+        return Part(f"{name} {seed}", settings.epoch * settings.epochs, train, f"{name}, seed {seed}")
+
+    trained = context.train_grid(contestants, settings.seeds, part, ignore=("seeds",))
+    return {name: [Run(**values) for values in of_seeds] for name, of_seeds in trained.items()}
 
 
 def _train(
@@ -241,17 +237,17 @@ def _train(
 ) -> dict[str, Any]:
     """Train and measure a contestant."""
     training, test = shots["train"], shots["test"]
-    plan, held_out = settings.plan(contestant, seed), None
+    recipe, held_out = settings.recipe(contestant, seed), None
     if "validation" in shots:
         held_out = (shots["validation"].pixels, shots["validation"].labels)
-    trained = train_pictures(plan, backbone.weights, training.pixels, training.labels, held_out, tick)
+    trained = train_pictures(recipe, backbone.weights, training.pixels, training.labels, held_out, tick)
     on_test = inspect_pooling(trained.embedder, test.pixels)
     in_cells, from_cells = {}, {}
     if contestant.name != DISTILLED:
         count = min(STATISTICS, len(test.labels))
         known, some = _take(training, choose(training, count)), _take(test, choose(test, count))
         on_training = inspect_pooling(trained.embedder, known.pixels)
-        first = inspect_pooling(create_embedder(plan, backbone.weights, training.pixels), some.pixels)
+        first = inspect_pooling(create_embedder(recipe, backbone.weights, training.pixels), some.pixels)
         in_cells["training"] = _share_in_cell(on_training.weights, known.cells)
         in_cells["test"] = _share_in_cell(on_test.weights, test.cells)
         from_cells["start"] = _share_in_cell(first.contributions, some.cells)

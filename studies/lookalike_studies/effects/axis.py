@@ -165,13 +165,8 @@ def rows_of(
 ) -> Rows:
     """Plan the models of every point.
 
-    Args:
-        axis: The axis.
-        points: Its points.
-        protocol: Protocol of ``lookalike benchmark``.
-        sources: Pictures by their source.
-        settings: Settings of ``lookalike train`` for all points; those of a point override them.
-        of_pooling: Likewise settings of poolings, by the name of the pooling.
+    ``settings`` of ``lookalike train`` hold for all points, ``of_pooling`` for all points with a pooling of that name;
+    those of a point override both.
     """
     rows = Rows({}, [])
     for number, point in enumerate(points):

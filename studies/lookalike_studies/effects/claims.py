@@ -120,14 +120,7 @@ def _ends(measured: Measured, series: str, by: str, along: str, end: str) -> Mea
 
 
 def main_effects(settings: Sequence[dict[str, Any]], metrics: Array) -> dict[str, float]:
-    """Compute the main effect of each setting: the mean at its higher level less that at its lower.
-
-    Args:
-        settings: Values of the settings in each run.
-        metrics: Metrics (runs,).
-
-    Returns:
-        Effects by setting.
+    """Compute the main effect of each setting: the mean metric at its higher level less that at its lower.
 
     >>> main_effects([{"m": 16}, {"m": 128}], np.array([1.0, 3.0]))
     {'m': 2.0}
@@ -177,15 +170,7 @@ DERIVED: dict[str, Callable[..., Means]] = {
 
 
 def judge_steps(best_steps: Steps, last_steps: Steps) -> list[JudgedClaim]:
-    """Judge how many more steps CCP takes, by the step of the best weights.
-
-    Args:
-        best_steps: The step of the best weights.
-        last_steps: Number of steps that were done.
-
-    Returns:
-        A claim for each loss.
-    """
+    """Judge for each loss how many more steps CCP takes to its best weights; the last steps are all that were done."""
     return [_judge_steps(loss, best_steps, last_steps) for loss in ("C2", "MS", "Triplet")]
 
 

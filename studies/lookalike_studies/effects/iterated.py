@@ -93,7 +93,7 @@ class Cost(NamedTuple):
 def costs(size: tuple[int, int, int, int], rounds: Sequence[int], repeats: int, tick: Tick) -> list[Cost]:
     """Time and memory of each way and number of rounds; size: bags, features of a bag, prototypes, dim.
 
-    The ways take turns, so that whatever disturbs the machine disturbs all of them.
+    The ways take turns, so that other work on the machine affects all of them.
     """
     bags, features_of_bag, prototypes, dim = size
     generator = torch.Generator().manual_seed(0)

@@ -135,19 +135,14 @@ class Measured:
         if self.learnt < LEAST_LEARNT:
             return f" (training improved only {self.learnt:.0%} of the models: more steps are needed)"
         if np.isnan(margin):
-            return " (one seed: nothing is known of chance)"
+            return " (one seed: the noise is unknown)"
         return f" (a difference counts from {margin:.2f} on)"
 
     def where(self, series: Sequence[str], limits: Mapping[str, Limit] | None = None) -> list[int]:
         """Find the numbers of the points of some series whose settings lie within limits.
 
-        Args:
-            series: Names of series.
-            limits: By the short name of a setting: the lowest and highest value, or the only one. Points without that
-                setting are found, too.
-
-        Returns:
-            Numbers of the points.
+        ``limits``: by the short name of a setting, the lowest and highest value, or the only one. Points without that
+        setting are found, too.
         """
         numbers = []
         for number, point in enumerate(self.points):
@@ -164,13 +159,7 @@ class Measured:
     def of(self, series: str | Sequence[str], by: str = "", **limits: Limit) -> Means:
         """Compute the means of the points that ``where`` finds.
 
-        Args:
-            series: Name of a series, or of several.
-            by: Average over all points with the same value of this setting; "": every point stands for itself.
-            limits: As in ``where``.
-
-        Returns:
-            The means.
+        ``by``: average over all points with the same value of this setting; "": every point stands for itself.
         """
         if isinstance(series, str):
             series = [series]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from lookalike.report.theme import FAINT, INK, LINES, MARKERS, Style, figure, style, theme
 from lookalike.tuning.space import format_value, short_names
@@ -14,9 +15,6 @@ from lookalike_studies.effects.claims import measured_effects, published_effects
 from lookalike_studies.effects.iterated import AUTOGRAD, CLOSED_FORM, EXACT, Cost
 from lookalike_studies.effects.measured import Measured
 from lookalike_studies.framework.plots import curve, powers_of_two, set_log_ticks, set_rows, write_beside, write_cells
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LABELS = {
     "keep": "share that is kept (keep, μ)",
@@ -146,7 +144,7 @@ def error_bars(measured: Measured) -> str:
     """Describe the error bars, for the caption."""
     blocks = measured.metrics.shape[1]
     if measured.axis.draw == "effects" and np.isnan(measured.margin):
-        return "no error bars: nothing is known of chance"
+        return "no error bars: one seed"
     if measured.axis.draw == "effects":
         return "error bars: how large an effect must be to count, from the spread over seeds"
     if blocks == 1:
@@ -274,7 +272,7 @@ def _line(axes: Any, measured: Measured, setting: str, label: str, numbers: list
 
 
 def _errors(stds: Any) -> Any:
-    """For matplotlib: None where nothing is known."""
+    """For matplotlib: None without any deviation."""
     return None if np.isnan(stds).all() else stds
 
 

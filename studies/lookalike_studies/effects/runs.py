@@ -49,12 +49,8 @@ def rows_for(
 ) -> Rows:
     """Plan the models of an axis; an error if no point can be trained.
 
-    Args:
-        axis: The axis.
-        settings: Settings of the study.
-        pictures: Pictures by their source.
-        letters: The run that drawn pictures start from; "" for other pictures.
-        of_drawn: ``of_drawn`` of the study's ``settings.yaml``.
+    ``letters`` is the run that drawn pictures start from, "" for other pictures; ``of_drawn`` is from
+    ``settings.yaml``.
     """
     name = settings.protocol
     if name == "axis":
@@ -145,8 +141,7 @@ def differences(
 ) -> dict[str, Differences]:
     """Compare the models with those of the papers' protocol.
 
-    Returns:
-        Differing settings by a title that lists the axes; axes with the same differences share one.
+    Returns differing settings by a title that lists the axes; axes with the same differences share one.
     """
     groups: list[tuple[str, Differences, list[str]]] = []
     for name, axis in chosen.items():

@@ -11,17 +11,21 @@ Without --data letters are drawn, and a small network is trained that has learnt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from lookalike._util.signals import RunFailed
+from lookalike.data.pictures import Pictures
+from lookalike.experiments.cells import Cell
 from lookalike.experiments.choices import parse_settings, split_top_level
 from lookalike.experiments.estimate import describe_estimate, estimate
-from lookalike.experiments.plan import load_sources
+from lookalike.experiments.plan import Plan, load_sources
 from lookalike.experiments.protocol import load_protocol
 from lookalike.experiments.results import CellResult, read_cell
 from lookalike.experiments.runner import run_cells
@@ -32,24 +36,17 @@ from lookalike_studies.effects.axis import Axis, Rows, axes, load_axis
 from lookalike_studies.effects.claims import judge_axis, judge_costs, judge_steps
 from lookalike_studies.effects.measured import Measured
 from lookalike_studies.effects.runs import DRAWN, check_overrides, check_weights, differences, rows_for, single_letters
+from lookalike_studies.framework.claims import JudgedClaim
+from lookalike_studies.framework.context import Context, Part, Tick
 from lookalike_studies.framework.outputs import differences_in_words
 from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
 from lookalike_studies.framework.tables import tabulate
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from lookalike.data.pictures import Pictures
-    from lookalike.experiments.cells import Cell
-    from lookalike.experiments.plan import Plan
-    from lookalike_studies.framework.claims import JudgedClaim
-    from lookalike_studies.framework.context import Context, Tick
 
 STEP_SIZE = (32, 49, 64, 128)  # bags, features, prototypes and dim of the timed step: a batch of CUB
 ROUNDS = {"all": (1, 2, 5, 10, 25, 50, 100, 200), "some": (1, 2, 5, 10, 25, 50, 100, 200), "ends": (1, 25)}
 REPEATS = {"all": 30, "some": 10, "ends": 1}
 LONG = 3600.0  # seconds for an axis; beyond that a faster protocol is suggested
-Results = dict[int, list[Any]]  # by the number of the point: results of its models, None where one is missing
+Results = dict[int, list[CellResult]]  # by the number of the point: results of its finished models
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ def run(settings: Effects, context: Context) -> StudyResult:
         for name in settings.named:
             chosen[name] = load_axis(name)
             rows[name] = rows_for(chosen[name], settings, pictures, weights, of_drawn)
-        result.behind = differences(chosen, rows, pictures, settings.points)
+        result.protocol_differences = differences(chosen, rows, pictures, settings.points)
         if not is_drawn:
             for name, axis in chosen.items():
                 check_weights(rows[name].planned(axis).cells[0].settings)
@@ -124,30 +121,16 @@ def run(settings: Effects, context: Context) -> StudyResult:
     return result
 
 
-def _read_finished(folder: Path) -> CellResult | None:
-    """Read one cell folder; None if the cell is not done."""
-    result = read_cell(folder)
-    if result is None or result.status != "done":
-        return None
-    return result
-
-
 def _train_letters(cell: Cell, pictures: Pictures, context: Context) -> None:
-    context.display.say(f"letters: {cell.settings.steps} steps on {cell.data}, once")
-    out = context.out / "benchmark"
-    parts = {(cell.data, cell.fold): pictures}
-    end = run_cells([cell], out, parts, retry_failed=True, executor=context.executor, say=context.display.say)
+    say, parts = context.display.say, {(cell.data, cell.fold): pictures}
+    say(f"letters: {cell.settings.steps} steps on {cell.data}, once")
+    end = run_cells([cell], context.out / "benchmark", parts, retry_failed=True, executor=context.executor, say=say)
     if end.failed:
         raise RunFailed(f"training on single letters failed: {end.failed[0][1]}")
 
 
 def _train(
-    axis: Axis,
-    settings: Effects,
-    context: Context,
-    pictures: dict[str, Pictures],
-    rows: Rows,
-    result: StudyResult,
+    axis: Axis, settings: Effects, context: Context, pictures: dict[str, Pictures], rows: Rows, result: StudyResult
 ) -> tuple[Measured | None, Results]:
     """Train the models of an axis; None if every model failed."""
     points, plan = axis.points(settings.points), rows.planned(axis)
@@ -168,22 +151,23 @@ def _train(
     if len(end.failed) == len(cells):
         return None, {}
     results: Results = {}
-    for number_of_point, of_point in rows.cells.items():
-        results[number_of_point] = [_read_finished(cell.folder(out)) for cell in of_point]
-    blocks = max(map(len, results.values()), default=1)
-    metrics = np.full((len(points), max(1, blocks)), np.nan)
+    metrics = np.full((len(points), max(1, *map(len, rows.cells.values()))), np.nan)
     improved: list[bool] = []
     stuck = set()
-    for number_of_point in results:
-        finished = _finished(results, number_of_point)
-        better = [bool(model.best_step) for model in finished]
-        improved += better
-        if finished and not any(better):
-            stuck.add(number_of_point)
-        for block, model in enumerate(results[number_of_point]):
-            measures = getattr(model, axis.measure, None)
+    for number_of_point, of_point in rows.cells.items():
+        results[number_of_point] = []
+        for block, cell in enumerate(of_point):
+            model = read_cell(cell.folder(out))
+            if model is None or model.status != "done":
+                continue
+            results[number_of_point].append(model)
+            measures = getattr(model, axis.measure)
             if measures is not None:
                 metrics[number_of_point, block] = 100 * measures[axis.metric]
+        better = [bool(model.best_step) for model in results[number_of_point]]
+        improved += better
+        if better and not any(better):
+            stuck.add(number_of_point)
     if stuck:
         names = "; ".join(str(points[i]) for i in sorted(stuck))
         result.notes.append(f"{axis.name}: training improved no model of: {names}; their metrics are of the start.")
@@ -222,10 +206,6 @@ def _estimated_time(cells: list[Cell], plan: Plan, settings: Effects) -> str:
     return text
 
 
-def _finished(results: Results, number_of_point: int) -> list[Any]:
-    return [model for model in results.get(number_of_point, []) if model is not None]
-
-
 def _draw(
     measured: Measured, settings: Effects, context: Context, rows: Rows, results: Results
 ) -> tuple[Figure, list[JudgedClaim], dict[str, Any]]:
@@ -235,14 +215,12 @@ def _draw(
         numbers: dict[str, Any] = {"costs": [cost._asdict() for cost in costs]}
         return plots.iteration_costs(measured, costs), [judge_costs(costs)], numbers
     if measured.axis.draw == "alternating":
-        best: dict[str, list[float]] = {}
-        last: dict[str, list[float]] = {}
-        problems: dict[str, list[int]] = {}
+        best, last, problems = {}, {}, {}
         for number_of_point, point in enumerate(measured.points):
-            finished = _finished(results, number_of_point)
+            finished = results[number_of_point]
             best[point.series] = [float(model.best_step or 0) for model in finished]
             last[point.series] = [float(model.steps) for model in finished]
-            problems[point.series] = _problem_steps(rows.cells.get(number_of_point, []), context.out)
+            problems[point.series] = _problem_steps(rows.cells[number_of_point], context.out)
         numbers = {"best_step": best, "problem_steps": problems}
         return plots.problem_steps(measured, problems), judge_steps(best, last), numbers
     draw = {"heat": plots.heat, "bars": plots.bars, "effects": plots.effects, "line": plots.lines}
@@ -256,9 +234,8 @@ def _costs(settings: Effects, context: Context) -> list[iterated.Cost]:
         return {"costs": iterated.costs(STEP_SIZE, rounds, repeats, tick)}
 
     steps = (1 + 2 * len(rounds)) * (repeats + iterated.WARM_UP)
-    name = f"costs of {rounds} rounds, {repeats} repeats"
-    cached = context.train(name, steps, measure, title="time and memory")
-    return [iterated.Cost(*cost) for cost in cached["costs"]]
+    part = Part(f"costs of {rounds} rounds, {repeats} repeats", steps, measure, "time and memory")
+    return [iterated.Cost(*cost) for cost in context.train(part)["costs"]]
 
 
 def _problem_steps(cells: list[Cell], out: Path) -> list[int]:
@@ -279,26 +256,22 @@ def _table(measured: Measured, results: Results) -> Table:
     (other,) = kinds.keys() - {axis.measure}
     rows = []
     for number_of_point, point in enumerate(measured.points):
-        finished = _finished(results, number_of_point)
-        others, steps = [], []
-        for model in finished:
-            if getattr(model, other):
-                others.append(100 * getattr(model, other)[axis.metric])
-            if model.best_step is not None:
-                steps.append(model.best_step)
-        metrics = measured.metrics[number_of_point]
+        finished = results[number_of_point]
+        others = [100 * getattr(model, other)[axis.metric] for model in finished if getattr(model, other)]
+        steps = [model.best_step for model in finished if model.best_step is not None]
         values = str(replace(point, series="")).removeprefix(", ")
-        row = [point.series, values, None, _mean(others), _mean(steps), number(len(finished), digits=0, ranked=False)]
-        if not np.isnan(metrics).any():
-            row[2] = metrics
-        rows.append(row)
+        metrics: Any = measured.metrics[number_of_point]
+        if np.isnan(metrics).any():
+            metrics = None
+        count = number(len(finished), digits=0, ranked=False)
+        rows.append([point.series, values, metrics, _mean(others), _mean(steps), count])
     columns = ["series", Column("point", "left"), Column(axis.metric, best="most")]
     columns += ["the other classes", "best step", "models"]
     note = f"{axis.metric} on {kinds[axis.measure]} classes; the other: {kinds[other]} classes"
     return tabulate(columns, rows, digits=(0, 2, 2, 0, 0), title=axis.title, notes=[note])
 
 
-def _mean(values: list[float]) -> float | None:
+def _mean(values: Sequence[float]) -> float | None:
     if not values or np.isnan(values).any():
         return None
     return float(np.mean(values))
@@ -314,6 +287,6 @@ STUDY = Study(
     source="Gürbüz's thesis, sections 3.3.2.3, 5.3.4.3 to 5.3.4.5 and 5.3.5; --set axis=NAME says which",
     settings=Effects,
     run=run,
-    data="whatever lookalike benchmark takes; else letters are drawn",
+    data="data of lookalike benchmark; without it, letters are drawn",
     choices=f"--set axis=NAME: {', '.join(axes())}",
 )

@@ -38,7 +38,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from lookalike_studies.framework.seeds import format_mean
+from lookalike_studies.framework.tables import format_mean
 
 Verdict = Literal["reproduced", "partly", "not reproduced", "not tested"]
 Relation = Literal[">", "<", "alike", "within"]
@@ -48,54 +48,33 @@ CONFIDENCE = 0.95  # one-sided
 
 @dataclass(frozen=True)
 class JudgedClaim:
-    """A claim with its verdict.
+    """A claim with its verdict."""
 
-    Attributes:
-        paper: What the paper says.
-        here: What was measured here, as a sentence.
-        verdict: Whether the two agree.
-    """
-
-    paper: str
-    here: str
-    verdict: Verdict
+    paper: str  # what the paper says
+    here: str  # what was measured here, as a sentence
+    verdict: Verdict  # whether the two agree
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One comparison of a claim, for example ``Comparison("GSP", ">", "GAP", effect=0.17)``.
+    """One comparison of a claim, for example ``Comparison("GSP", ">", "GAP", effect=0.17)``."""
 
-    Attributes:
-        left: Name of the measured values on the left.
-        relation: ">" and "<": a difference, by what counts. "alike": no difference that counts. "within": the means
-            differ by at most ``tolerance``, and the noise is smaller than that.
-        right: Name of the measured values on the right, or a number.
-        name: How the text calls this comparison; "": left, relation and right.
-        least: Differences up to this are none.
-        effect: Size of difference that must be excluded before the comparison fails; None: it fails if the difference
-            does not count.
-        tolerance: For "alike", the difference that would matter; for "within", the largest allowed one.
-        must: Without this comparison the claim is lost, whatever else holds.
-    """
-
-    left: str
+    left: str  # name of the measured values on the left
+    # ">" and "<": a difference, by what counts. "alike": no difference that counts. "within": the means differ by at
+    # most ``tolerance``, and the noise is smaller than that
     relation: Relation
-    right: str | float
-    name: str = ""
-    least: float = 0.0
+    right: str | float  # name of the measured values on the right, or a number
+    name: str = ""  # how the text calls this comparison; "": left, relation and right
+    least: float = 0.0  # differences up to this are none
+    # size of difference that must be excluded before the comparison fails; None: it fails if the difference does not
+    # count
     effect: float | None = None
+    # for "alike", the difference that would matter; for "within", the largest allowed one
     tolerance: float | None = None
-    must: bool = False
+    must: bool = False  # if this comparison fails, the claim is not reproduced
 
     def evidence(self, values: Values) -> Evidence:
-        """Compare the measured values.
-
-        Args:
-            values: By name, one number per seed; a single number is the same for all seeds.
-
-        Returns:
-            The mean difference and from where on it counts.
-        """
+        """Compare measured values by name: one number per seed, or a single number that is the same for all seeds."""
         name = self.name or f"{self.left} {self.relation} {self.right}"
         left = values[self.left]
         right = values[self.right] if isinstance(self.right, str) else self.right
@@ -131,52 +110,33 @@ class SeedValues:
 
 
 class Requirement(NamedTuple):
-    """A claim is tested only if a mean is large enough.
+    """A claim is tested only if a mean is large enough."""
 
-    Attributes:
-        name: Name of the measured values.
-        least: Smallest allowed mean.
-        reason: Why the claim is not tested otherwise; a text as ``Claim.here``.
-    """
-
-    name: str
-    least: float
-    reason: str
+    name: str  # name of the measured values
+    least: float  # smallest allowed mean
+    reason: str  # why the claim is not tested otherwise; a text as ``Claim.here``
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a paper and the comparisons that it rests on.
+    """A statement of a paper and the comparisons that it rests on."""
 
-    Attributes:
-        paper: What the paper says, with its place.
-        comparisons: If all hold, the claim is reproduced.
-        weaker: The same in a weaker form: "partly" if only these hold, "not reproduced" only if one of these fails.
-        reproduced_from: "partly" if a mean difference is smaller than this, although it counts.
-        partly_from: "not reproduced" if a mean difference is smaller than this, although it counts.
-        here: Text about the measurements; ``{name}`` stands for the values of that name, see ``SeedValues``.
-        requires: "not tested" unless all of these are met.
-        partly_with_one_seed: A single seed is "partly" instead of "not tested" if it agrees with all comparisons.
-    """
-
-    paper: str
-    comparisons: tuple[Comparison, ...]
+    paper: str  # what the paper says, with its place
+    comparisons: tuple[Comparison, ...]  # if all hold, the claim is reproduced
+    # the same in a weaker form: "partly" if only these hold, "not reproduced" only if one of these fails
     weaker: tuple[Comparison, ...] = ()
-    reproduced_from: float = -inf
-    partly_from: float = -inf
-    here: str = ""
-    requires: tuple[Requirement, ...] = ()
+    reproduced_from: float = -inf  # "partly" if a mean difference is smaller than this, although it counts
+    partly_from: float = -inf  # "not reproduced" if a mean difference is smaller than this, although it counts
+    here: str = ""  # text about the measurements; ``{name}`` stands for the values of that name, see ``SeedValues``
+    requires: tuple[Requirement, ...] = ()  # "not tested" unless all of these are met
+    # A single seed is "partly" instead of "not tested" if it agrees with all comparisons
     partly_with_one_seed: bool = False
 
     def judge(self, values: Values, **texts: str) -> JudgedClaim:
         """Compare measurements with the claim.
 
-        Args:
-            values: By name, one number per seed; a single number is the same for all seeds.
-            texts: Other words of ``here``.
-
-        Returns:
-            The claim with its verdict. Its ``here`` also says what is contradicted, and what noise hides.
+        ``values``: by name, one number per seed, or one for all seeds. ``texts``: other words of ``here``. The ``here``
+        of the result also says which comparisons are contradicted, and which ones noise hides.
         """
         here = self.describe(values, **texts)
         for requirement in self.requires:
@@ -211,22 +171,14 @@ class Claim:
 
 
 class Evidence(NamedTuple):
-    """The measured difference of one comparison.
+    """The measured difference of one comparison."""
 
-    Attributes:
-        name: Of the comparison.
-        difference: Mean difference in the direction of the claim; for "alike", its size.
-        margin: From where on the difference counts.
-        tolerance: For "alike", the difference that would matter; None: a difference is claimed.
-        must: Without this comparison the claim is lost, whatever else holds.
-        effect: Size of difference that must be excluded before the comparison fails; None: see ``Comparison``.
-    """
-
-    name: str
-    difference: float
-    margin: float
-    tolerance: float | None = None
-    must: bool = False
+    name: str  # of the comparison
+    difference: float  # mean difference in the direction of the claim; for "alike", its size
+    margin: float  # from where on the difference counts
+    tolerance: float | None = None  # for "alike", the difference that would matter; None: a difference is claimed
+    must: bool = False  # if this comparison fails, the claim is not reproduced
+    # size of difference that must be excluded before the comparison fails; None: see ``Comparison``
     effect: float | None = None
 
     @property
@@ -295,11 +247,7 @@ def compare(
     must: bool = False,
     effect: float | None = None,
 ) -> Evidence:
-    """Compare values seed by seed; see ``Comparison`` for the arguments.
-
-    Returns:
-        The evidence that ``larger`` is larger.
-    """
+    """Return the evidence that ``larger`` is larger, seed by seed; see ``Comparison`` for the arguments."""
     differences = np.atleast_1d(np.asarray(larger, dtype=np.float64) - np.asarray(smaller, dtype=np.float64))
     margin = noise_margin(differences.tolist(), least)
     return Evidence(name, float(differences.mean()), margin, must=must, effect=effect)
@@ -352,16 +300,7 @@ def graded_verdict(full: Sequence[Evidence], weaker: Sequence[Evidence]) -> Verd
 
 
 def judge(paper: str, here: str, measured: Sequence[Evidence]) -> JudgedClaim:
-    """Judge a claim whose differences were measured in another way than ``Claim.judge`` does.
-
-    Args:
-        paper: What the paper says.
-        here: What was measured, as a sentence.
-        measured: All that the claim rests on.
-
-    Returns:
-        The claim with its verdict and remarks.
-    """
+    """Judge a claim whose differences were measured in another way than ``Claim.judge`` does."""
     return JudgedClaim(paper, here + remarks(measured), verdict_from_evidence(measured))
 
 

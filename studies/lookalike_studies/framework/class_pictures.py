@@ -12,10 +12,10 @@ from lookalike.data.pictures import Pictures
 def class_pictures(
     source: str, *, classes: int, names: Sequence[str] = (), pictures: int, training_pictures: int, fewest: int
 ) -> tuple[Pictures, Pictures]:
-    """Load pictures for training, and others for measurements.
+    """Load pictures of some classes: for training and for measurements.
 
-    If the data has the splits train and test, and both have all classes, they are used as they are. Otherwise the
-    first pictures of each class are measured and the rest are for training.
+    If the data has the splits train and test, and both have all classes, they are used as they are. Otherwise the first
+    pictures of each class are measured and the rest are for training.
 
     Args:
         source: As ``data.load`` takes it.
@@ -24,12 +24,6 @@ def class_pictures(
         pictures: Measured pictures of each class, at most.
         training_pictures: Training pictures of each class, at most.
         fewest: Training pictures that each class must have.
-
-    Returns:
-        Training pictures and measured pictures.
-
-    Raises:
-        ValueError: If a name comes twice, or a class has too few pictures.
     """
     if len(set(names)) < len(names):
         raise ValueError(f"names must be of different classes, got {', '.join(names)}")

@@ -9,53 +9,37 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import blake2b
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lookalike._util.files import replacing
-
-if TYPE_CHECKING:
-    from lookalike._util.progress import Display
-    from lookalike.executors import Executor
-    from lookalike_studies.framework.study import Study
+from lookalike._util.progress import Display
+from lookalike.executors import Executor
 
 Tick = Callable[[int], Any]  # called with the number of finished steps
+Values = Mapping[str, Any]  # of a part: arrays, and values that JSON can hold
 PARTS_VERSION = 3  # raise it when the same settings would give other parts
 OTHER_VALUES, SECONDS = "json", "seconds of the part"  # entries of a cache file beside the arrays
 
 
 class Part(NamedTuple):
-    """A part that does not depend on others.
+    """A part that does not depend on others; an executor may compute it in another process."""
 
-    Attributes:
-        name: As for ``Context.cached``.
-        steps: Length of its progress bar.
-        train: Trains and measures; calls its argument with the number of finished steps. A module's function or a
-            ``functools.partial`` of one: it may run in another process.
-        title: Title of the bar; "": the name.
-    """
-
-    name: str
-    steps: int
-    train: Callable[[Tick], Mapping[str, Any]]
-    title: str = ""
+    name: str  # as for ``Context.cached``
+    steps: int  # length of its progress bar
+    # Trains and measures. A module's function or a ``functools.partial`` of one, as it may run in another process.
+    train: Callable[[Tick], Values]
+    title: str = ""  # title of the bar; "": the name
 
 
 class Context:
-    """Folder, data, display and cache of one run of a study.
-
-    Attributes:
-        out: Folder of the study.
-        display: Shows progress and stops on request.
-        data: Value of ``--data``; None without it.
-        executor: Where independent parts run; None: in this process.
-        earlier_seconds: How long the parts took that came from the cache.
-    """
+    """Folder, data, display and cache of one run of a study."""
 
     def __init__(
         self,
@@ -66,33 +50,17 @@ class Context:
         version: str = "",
         executor: Executor | None = None,
     ) -> None:
-        """Create a context.
-
-        Args:
-            out: Folder of the study.
-            display: Shows progress and stops on request.
-            data: Value of ``--data``.
-            settings: All settings of the study by name; part of the cache key.
-            version: Version of study and data; part of the cache key.
-            executor: Where independent parts run; None: in this process.
-        """
-        self.executor = executor
-        self.out, self.display, self.data = out, display, data
-        self.earlier_seconds = 0.0
+        """``settings`` and ``version`` (of study and data) are part of the cache key."""
+        self.out, self.display = out, display
+        self.data = data  # value of --data
+        self.executor = executor  # where independent parts run; None: in this process
+        self.earlier_seconds = 0.0  # how long the parts took that came from the cache
         self._settings, self._version = dict(settings or {}), version
 
-    def cached(
-        self, name: str, compute: Callable[[], Mapping[str, Any]], *, ignore: Collection[str] = ()
-    ) -> dict[str, Any]:
-        """Compute a part of the study, or read it from ``parts/`` if an earlier run has computed it.
+    def cached(self, name: str, compute: Callable[[], Values], *, ignore: Collection[str] = ()) -> dict[str, Any]:
+        """Compute arrays and values for JSON, or read them from ``parts/`` if an earlier run has computed them.
 
-        Args:
-            name: Name of the part.
-            compute: Returns arrays and values that JSON can hold, by name.
-            ignore: Settings that the part does not depend on; they are excluded from the cache key.
-
-        Returns:
-            What ``compute`` returns, as read from the cache: tuples have become lists.
+        Settings in ``ignore`` are excluded from the cache key. Tuples come back as lists.
         """
         file = self._file(name, ignore)
         if file.exists():
@@ -104,50 +72,30 @@ class Context:
         _write_part(file, values, time.monotonic() - started)
         return _read_part(file)[0]
 
-    def train(
-        self,
-        name: str,
-        steps: int,
-        train: Callable[[Tick], Mapping[str, Any]],
-        *,
-        title: str = "",
-        ignore: Collection[str] = (),
-    ) -> dict[str, Any]:
-        """Train a part of the study behind a progress bar, or read it from the cache.
+    def train(self, part: Part, *, ignore: Collection[str] = ()) -> dict[str, Any]:
+        """Train a part in this process behind a progress bar, or read it from the cache."""
 
-        Args:
-            name: Name of the part, as in ``cached``.
-            steps: Length of the bar.
-            train: Trains and measures; calls its argument with the number of finished steps.
-            title: Title of the bar; "": the name.
-            ignore: As in ``cached``.
+        def compute() -> Values:
+            with self.display.bar(part.steps, part.title or part.name, " steps") as tick:
+                return part.train(tick)
 
-        Returns:
-            What ``train`` returns, as read from the cache.
-        """
-
-        def compute() -> Mapping[str, Any]:
-            with self.display.bar(steps, title or name, " steps") as tick:
-                return train(tick)
-
-        return self.cached(name, compute, ignore=ignore)
+        return self.cached(part.name, compute, ignore=ignore)
 
     def train_all(self, parts: Sequence[Part], *, ignore: Collection[str] = ()) -> list[dict[str, Any]]:
-        """Train independent parts, on the executor if there is one, or read them from the cache.
-
-        Args:
-            parts: The parts.
-            ignore: As in ``cached``.
-
-        Returns:
-            What each part returns, in the order of ``parts``.
-        """
+        """Train independent parts in order, on the executor if there is one, or read them from the cache."""
         if self.executor is not None:
             self._distribute(self.executor, parts, ignore)
-        results = []
-        for part in parts:
-            results.append(self.train(part.name, part.steps, part.train, title=part.title, ignore=ignore))
-        return results
+        return [self.train(part, ignore=ignore) for part in parts]
+
+    def train_grid(
+        self, names: Iterable[str], seeds: Sequence[int], part: Callable[[str, int], Part], ignore: Collection[str] = ()
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Train a part for each name and seed; return the values by name, one for each seed."""
+        grid = list(product(names, seeds))
+        values_by_name: dict[str, list[dict[str, Any]]] = {}
+        for (name, _), values in zip(grid, self.train_all([part(*pair) for pair in grid], ignore=ignore), strict=True):
+            values_by_name.setdefault(name, []).append(values)
+        return values_by_name
 
     def _distribute(self, executor: Executor, parts: Sequence[Part], ignore: Collection[str]) -> None:
         """Let an executor compute the parts that the cache lacks."""
@@ -170,27 +118,10 @@ class Context:
 
 
 def create_context(
-    study: Study,
-    settings: Any,
-    out: Path,
-    display: Display,
-    data: str | None = None,
-    executor: Executor | None = None,
+    study: str, settings: Any, out: Path, display: Display, data: str | None = None, executor: Executor | None = None
 ) -> Context:
-    """Create the context of a study; cached parts belong to these settings, this data and ``PARTS_VERSION``.
-
-    Args:
-        study: The study.
-        settings: Its settings.
-        out: Its folder.
-        display: Shows progress and stops on request.
-        data: Value of ``--data``.
-        executor: Where independent parts run; None: in this process.
-
-    Returns:
-        The context.
-    """
-    version = f"{study.name} {PARTS_VERSION} {fingerprint(data or '')}"
+    """Create the context of a study; cached parts belong to these settings, this data and ``PARTS_VERSION``."""
+    version = f"{study} {PARTS_VERSION} {fingerprint(data or '')}"
     return Context(out, display, data, asdict(settings), version, executor)
 
 
@@ -219,15 +150,9 @@ def _inspect_node(_: int) -> dict[str, str]:
 
 
 def _write_part(file: Path, values: dict[str, Any], seconds: float) -> None:
-    arrays: dict[str, Any] = {}
-    others = {}
-    for key, value in values.items():
-        if isinstance(value, np.ndarray):
-            arrays[key] = value
-        else:
-            others[key] = value
-    arrays[OTHER_VALUES] = np.array(json.dumps(others))
-    arrays[SECONDS] = np.array(seconds)
+    arrays: dict[str, Any] = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
+    others = {key: value for key, value in values.items() if key not in arrays}
+    arrays |= {OTHER_VALUES: np.array(json.dumps(others)), SECONDS: np.array(seconds)}
     with replacing(file) as unfinished, unfinished.open("wb") as stream:
         np.savez(stream, **arrays)
 

@@ -4,25 +4,22 @@ A panel has its title and labels; lines, points and outlines have coordinates; b
 have their values. Pictures and decorations (grids, ticks, frames) are left out.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 DIGITS = 6
 
 Marks = dict[str, list[dict[str, Any]]]
 
 
-def read_figure(figure: "Figure") -> list[dict[str, Any]]:
-    """Read the numbers of a figure.
+def read_figure(figure: Figure) -> list[dict[str, Any]]:
+    """Read the numbers of a figure: a dictionary for each panel that shows numbers, ready for JSON.
 
-    Returns:
-        One dictionary for each panel that shows numbers, ready for JSON. Its keys are title, x, y (labels), lines,
-        points, outlines, bars and maps, as far as the panel has them.
+    Its keys are title, x, y (labels), lines, points, outlines, bars and maps, as far as the panel has them.
     """
     panels = []
     for axes in figure.axes:
@@ -34,7 +31,7 @@ def read_figure(figure: "Figure") -> list[dict[str, Any]]:
     return panels
 
 
-def _read_marks(axes: "Axes") -> Marks:
+def _read_marks(axes: Axes) -> Marks:
     marks: Marks = {"lines": [], "points": [], "outlines": [], "bars": [], "maps": []}
     for line in axes.lines:
         x, y = line.get_data(orig=False)
@@ -64,16 +61,9 @@ def _read_collection(collection: Any, marks: Marks) -> None:
             marks["outlines"].append(_with_label(collection, {"places": _as_list(path.vertices)}))
 
 
-def _read_patch(patch: Any, axes: "Axes", marks: Marks) -> None:
-    from matplotlib.patches import Rectangle
-
+def _read_patch(patch: Any, axes: Axes, marks: Marks) -> None:
     if isinstance(patch, Rectangle):
-        bar = {
-            "x": _round(patch.get_x()),
-            "y": _round(patch.get_y()),
-            "width": _round(patch.get_width()),
-            "height": _round(patch.get_height()),
-        }
+        bar = {name: _round(float(getattr(patch, f"get_{name}")())) for name in ("x", "y", "width", "height")}
         marks["bars"].append(_with_label(patch, bar))
     else:
         vertices = patch.get_transform().transform_path(patch.get_path()).vertices
@@ -91,21 +81,13 @@ def _with_label(artist: Any, content: dict[str, Any]) -> dict[str, Any]:
 
 def _as_list(values: Any) -> Any:
     """Nested lists of rounded numbers; texts if the axis has categories."""
-    if np.ma.isMaskedArray(values):
-        values = np.ma.filled(values, np.nan)
-    array = np.asarray(values)
+    array = np.ma.filled(values, np.nan) if np.ma.isMaskedArray(values) else np.asarray(values)
     if array.dtype.kind not in "fiub":
         return list(map(str, array.ravel()))
-    return _round_all(array.tolist())
+    return _round(array.tolist())
 
 
-def _round_all(values: Any) -> Any:
-    if isinstance(values, list):
-        return list(map(_round_all, values))
-    return _round(values)
-
-
-def _round(value: float) -> float:
-    if isinstance(value, (bool, int)):
-        return value
-    return float(f"{value:.{DIGITS}g}")
+def _round(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(map(_round, value))
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

@@ -5,7 +5,7 @@ Hodgman, 1974).
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,15 +14,10 @@ Point = tuple[float, ...]
 
 
 class Overlap(NamedTuple):
-    """Areas of the hulls of C classes.
+    """Areas of the hulls of C classes."""
 
-    Attributes:
-        areas: Area of each hull, (C,).
-        common: Area that two hulls share, (C, C) with a diagonal of 0.
-    """
-
-    areas: Tensor
-    common: Tensor
+    areas: Tensor  # area of each hull, (C,)
+    common: Tensor  # area that two hulls share, (C, C) with a diagonal of 0
 
     @property
     def shares(self) -> Tensor:
@@ -48,17 +43,9 @@ class Overlap(NamedTuple):
 
 
 def convex_hull(points: Tensor) -> Tensor:
-    """Compute the convex hull of points in the plane.
+    """Compute the corners (k, 2) of the convex hull of points (n, 2), counter-clockwise, in fp64.
 
-    Args:
-        points: Points (n, 2).
-
-    Returns:
-        Corners (k, 2) in fp64, counter-clockwise. Points on an edge are no corners. Points on a line have two corners,
-        equal points have one.
-
-    Raises:
-        ValueError: If the points are not of the shape (n, 2).
+    Points on an edge are no corners. Points on a line have two corners, equal points have one.
 
     >>> convex_hull(torch.tensor([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [0.0, 2.0], [0.5, 0.5]])).tolist()
     [[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]]
@@ -72,13 +59,7 @@ def convex_hull(points: Tensor) -> Tensor:
 
 
 def polygon_area(corners: Tensor) -> float:
-    """Compute the area of a polygon.
-
-    Args:
-        corners: Corners (k, 2), counter-clockwise.
-
-    Returns:
-        The area; 0 for fewer than three corners.
+    """Compute the area of a polygon (k, 2), counter-clockwise; 0 for fewer than three corners.
 
     >>> polygon_area(torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]]))
     2.0
@@ -90,15 +71,9 @@ def polygon_area(corners: Tensor) -> float:
 
 
 def hull_intersection(one: Tensor, other: Tensor) -> Tensor:
-    """Intersect two convex polygons.
+    """Intersect two convex polygons (k, 2) and (m, 2), counter-clockwise; the result may have no corners.
 
-    Args:
-        one: Corners (k, 2), counter-clockwise.
-        other: Corners (m, 2), counter-clockwise.
-
-    Returns:
-        Corners of the intersection, possibly none. A polygon with fewer than three corners has no interior, and its
-        intersections are empty.
+    A polygon with fewer than three corners has no interior: its intersections are empty.
     """
     if len(one) < 3 or len(other) < 3:
         return torch.zeros(0, 2, dtype=torch.float64)
@@ -122,13 +97,6 @@ def overlap(hulls: Sequence[Tensor]) -> Overlap:
 def class_hulls(points: Tensor, labels: Tensor) -> list[Tensor]:
     """Compute the convex hulls of points (n, 2) by their labels (n,) 0, 1, ..."""
     return [convex_hull(points[labels == label]) for label in range(int(labels.max()) + 1)]
-
-
-def set_plane(panel: Any, reach: float) -> None:
-    """Set a matplotlib panel to the square [-reach, reach] of the plane."""
-    limits = (-reach, reach)
-    panel.set(xlim=limits, ylim=limits, aspect="equal", xlabel="first coordinate", ylabel="second coordinate")
-    panel.grid(visible=False)
 
 
 def _mean_over_pairs(matrix: Tensor) -> float:

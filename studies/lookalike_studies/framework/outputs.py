@@ -21,16 +21,7 @@ MINIATURE = "--miniature: this shows that everything runs; verdicts and figures 
 
 
 def check_folder(out: Path, study: Study, scale: str) -> None:
-    """Refuse a folder with another study, or with a longer run that a miniature would replace.
-
-    Args:
-        out: Folder of the study.
-        study: The study that is about to run.
-        scale: "full", "quick" or "miniature".
-
-    Raises:
-        ValueError: If the folder must not be used.
-    """
+    """Refuse with ValueError a folder of another study, or of a longer run that a miniature would replace."""
     try:
         numbers = json.loads((out / NUMBERS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -43,18 +34,7 @@ def check_folder(out: Path, study: Study, scale: str) -> None:
 
 
 def write_outputs(study: Study, settings: Any, result: StudyResult, out: Path, run: dict[str, Any]) -> list[Path]:
-    """Write all files of a study.
-
-    Args:
-        study: The study.
-        settings: Its settings.
-        result: What it found.
-        out: Its folder.
-        run: How it was run: command, scale, seconds and the like.
-
-    Returns:
-        The files that were written.
-    """
+    """Write all files of a study and return their paths; ``run`` says how it was run."""
     numbers = {
         "study": study.name,
         "settings": asdict(settings),
@@ -80,8 +60,10 @@ def write_outputs(study: Study, settings: Any, result: StudyResult, out: Path, r
 def describe_differences(study: Study, settings: Any, result: StudyResult) -> dict[str, Any]:
     """List for JSON where the settings, and what they name, differ from the papers."""
     described: dict[str, Any] = {"reduced": _paper_and_here(study.reduced(settings))}
-    if result.behind:
-        described["behind"] = {title: _paper_and_here(changes) for title, changes in result.behind.items()}
+    if result.protocol_differences:
+        described["behind"] = {
+            title: _paper_and_here(changes) for title, changes in result.protocol_differences.items()
+        }
     return described
 
 
@@ -117,8 +99,11 @@ def reduced_in_words(study: Study, settings: Any) -> list[str]:
 
 
 def differences_in_words(result: StudyResult) -> list[str]:
-    """Return one line for everything behind the settings that differs from the papers."""
-    return [f"Not as in the papers: {title}: {_list_changes(each, 'paper')}" for title, each in result.behind.items()]
+    """Return one line for each protocol or axis that differs from the papers."""
+    return [
+        f"Not as in the papers: {title}: {_list_changes(each, 'paper')}"
+        for title, each in result.protocol_differences.items()
+    ]
 
 
 def render_page(
@@ -142,10 +127,10 @@ def render_page(
     if reduced:
         blocks.append(html.paragraph("Not the full setting; what differs from it:"))
         blocks.append(html.pairs(_instead_of(reduced)))
-    for title, changes in result.behind.items():
+    for title, changes in result.protocol_differences.items():
         blocks.append(html.paragraph(f"Not as in the papers: {title}; what differs:"))
         blocks.append(html.pairs(_instead_of(changes)))
-    if reduced or result.behind:
+    if reduced or result.protocol_differences:
         blocks.append(html.paragraph("All settings of the study:"))
     blocks.append(html.pairs({name: _text(value) for name, value in asdict(settings).items()}))
     blocks.append(html.heading("How it was run"))

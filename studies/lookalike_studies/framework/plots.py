@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from lookalike.report.theme import INK, Style
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FEW_DECADES = 100  # ratio of the ends of an axis
 
@@ -74,3 +72,10 @@ def write_cells(panel: Any, texts: Any, is_dark: Any, fontsize: float | None = N
     for (row, column), text in np.ndenumerate(texts):
         colour = "white" if is_dark[row, column] else INK
         panel.text(column, row, text, ha="center", va="center", fontsize=fontsize, color=colour)
+
+
+def set_plane(panel: Any, reach: float) -> None:
+    """Set a matplotlib panel to the square [-reach, reach] of the plane."""
+    limits = (-reach, reach)
+    panel.set(xlim=limits, ylim=limits, aspect="equal", xlabel="first coordinate", ylabel="second coordinate")
+    panel.grid(visible=False)

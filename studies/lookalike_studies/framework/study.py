@@ -10,51 +10,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from inspect import signature
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
+from matplotlib.figure import Figure
 
 from lookalike._util.settings import Bounds, check_settings
 from lookalike._util.suggestions import did_you_mean
+from lookalike.report.tables import Table
 from lookalike_studies.framework.claims import JudgedClaim
-from lookalike_studies.framework.seeds import check_seeds
+from lookalike_studies.framework.context import Context
+from lookalike_studies.framework.tables import check_seeds
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from lookalike.report.tables import Table
-    from lookalike_studies.framework.context import Context
-
+T = TypeVar("T")
 Scale = Literal["full", "quick", "miniature"]
 Differences = dict[str, tuple[Any, Any]]  # by setting: the papers' value, the value here
 
 
-def setting(
-    explanation: str,
-    *,
-    budget: bool = False,
-    may_be_empty: bool = False,
-    least: float | None = None,
-    above: float | None = None,
-    up_to: float | None = None,
-    below: float | None = None,
-) -> Any:
+def setting(explanation: str, *, budget: bool = False, may_be_empty: bool = False, **bounds: float) -> Any:
     """Declare a setting of a study; its value is in ``settings.yaml``.
 
-    Args:
-        explanation: Help text.
-        budget: Marks steps, samples and seeds, which ``--quick`` may lower.
-        may_be_empty: Allows a tuple without entries.
-        least: Smallest allowed number.
-        above: Numbers must be larger than this.
-        up_to: Largest allowed number.
-        below: Numbers must be smaller than this.
-
-    Returns:
-        A ``dataclasses.field`` for ``StudySettings``.
+    ``budget`` marks steps, samples and seeds, which ``--quick`` may lower. ``bounds``: numbers must be at least
+    ``least``, larger than ``above``, at most ``up_to`` and smaller than ``below``.
     """
-    bounds = Bounds(least, above, up_to, below)
-    return field(metadata={"help": explanation, "budget": budget, "may_be_empty": may_be_empty, "bounds": bounds})
+    metadata = {"help": explanation, "budget": budget, "may_be_empty": may_be_empty, "bounds": Bounds(**bounds)}
+    return field(metadata=metadata)
+
+
+def create_from(kind: Callable[..., T], settings: Any, **others: Any) -> T:
+    """Create a dataclass or named tuple from the settings that have the name of one of its fields, and ``others``."""
+    values = {name: getattr(settings, name) for name in signature(kind).parameters if hasattr(settings, name)}
+    return kind(**{**values, **others})
 
 
 class StudySettings:
@@ -72,66 +59,37 @@ class StudySettings:
 
 @dataclass
 class StudyResult:
-    """What a study found.
+    """What a study found."""
 
-    Attributes:
-        claims: The papers' claims with their verdicts.
-        figures: By file name, a figure and its caption; saved as PNG, SVG and JSON.
-        tables: By file name; saved as CSV.
-        numbers: Everything that was measured, for JSON.
-        notes: Sentences for the terminal and the page.
-        behind: By title, where something that the settings name, such as a protocol, differs from the papers.
-    """
-
-    claims: list[JudgedClaim] = field(default_factory=list)
+    claims: list[JudgedClaim] = field(default_factory=list)  # the papers' claims with their verdicts
+    # by file name, a figure and its caption; saved as PNG, SVG and JSON
     figures: dict[str, tuple[Figure, str]] = field(default_factory=dict)
-    tables: dict[str, Table] = field(default_factory=dict)
-    numbers: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    behind: dict[str, Differences] = field(default_factory=dict)
+    tables: dict[str, Table] = field(default_factory=dict)  # by file name; saved as CSV
+    numbers: dict[str, Any] = field(default_factory=dict)  # everything that was measured, for JSON
+    notes: list[str] = field(default_factory=list)  # sentences for the terminal and the page
+    # by title, where the protocols that the settings name differ from the papers
+    protocol_differences: dict[str, Differences] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Study:
-    """A study of the papers.
+    """A study of the papers."""
 
-    Attributes:
-        name: Name on the command line.
-        title: One line.
-        about: What is done, for the page.
-        source: Figure or section of the papers.
-        settings: Dataclass of the settings.
-        run: Runs the study.
-        data: What ``--data`` accepts; "": the study takes no data.
-        needs_data: Whether ``--data`` is required.
-        choices: What else can be chosen, for ``lookalike study list``.
-        has_parts: Whether it has independent parts, which ``--executor`` can distribute.
-    """
-
-    name: str
-    title: str
-    about: str
-    source: str
-    settings: type[Any]
-    run: Callable[[Any, Context], StudyResult]
-    data: str = ""
-    needs_data: bool = False
-    choices: str = ""
-    has_parts: bool = True
+    name: str  # name on the command line
+    title: str  # one line
+    about: str  # what is done, for the page
+    source: str  # figure or section of the papers
+    settings: type[Any]  # dataclass of the settings
+    run: Callable[[Any, Context], StudyResult]  # runs the study
+    data: str = ""  # what ``--data`` accepts; "": the study takes no data
+    needs_data: bool = False  # whether ``--data`` is required
+    choices: str = ""  # what else can be chosen, for ``lookalike study list``
+    has_parts: bool = True  # whether it has independent parts, which ``--executor`` can distribute
 
     def load_settings(self, scale: Scale, changes: Mapping[str, Any] | None = None) -> Any:
-        """Read the settings at one scale and apply changes.
+        """Read the settings at one scale and apply changes by name.
 
-        Args:
-            scale: "full", "quick" or "miniature".
-            changes: Other values by name.
-
-        Returns:
-            An instance of ``self.settings``.
-
-        Raises:
-            ValueError: If a setting does not exist or is out of bounds.
-            TypeError: If a value has the wrong type.
+        Raises ValueError for an unknown setting or a value out of bounds, TypeError for a value of the wrong type.
         """
         described = self.read_yaml()
         values = dict(described["full"])
@@ -142,17 +100,13 @@ class Study:
         for name, value in values.items():
             if name not in annotations:
                 raise ValueError(f"the study {self.name} has no setting {name!r}{did_you_mean(name, annotations)}")
-            values[name] = _convert(name, value, annotations[name])
+            values[name] = _convert(value, annotations[name])
         return self.settings(**values)
 
     def read_yaml(self) -> dict[str, dict[str, Any]]:
-        """Read ``settings.yaml`` of the study's folder.
+        """Read ``settings.yaml`` of the study's folder: by scale, the values by name.
 
-        Returns:
-            By scale, the values by name.
-
-        Raises:
-            ValueError: If a setting is missing or a scale changes more than budgets.
+        Raises ValueError if a setting is missing or a scale changes more than budgets.
         """
         folder = self.name.replace("-", "_")
         text = (files("lookalike_studies") / folder / "settings.yaml").read_text(encoding="utf-8")
@@ -173,23 +127,11 @@ class Study:
         return {name: (papers[name], here[name]) for name in papers if papers[name] != here[name]}
 
 
-def _convert(name: str, value: Any, annotation: Any) -> Any:
-    """Convert a YAML value to the annotated type: lists become tuples, whole numbers floats."""
-    kinds = (annotation,)
-    if type(None) in get_args(annotation):
-        kinds = get_args(annotation)
-        if value is None:
-            return None
-    for kind in kinds:
-        if get_origin(kind) is tuple:
-            entries = value if isinstance(value, (list, tuple)) else [value]
-            return tuple(_convert(name, entry, get_args(kind)[0]) for entry in entries)
-        if get_origin(kind) is Literal:  # check_settings knows the choices
-            return value
-        if kind is not bool and isinstance(value, bool):
-            continue
-        if kind is float and isinstance(value, (int, float)):
-            return float(value)
-        if isinstance(kind, type) and isinstance(value, kind):
-            return value
-    raise TypeError(f"{name} must be {getattr(annotation, '__name__', annotation)}, got {value!r}")
+def _convert(value: Any, annotation: Any) -> Any:
+    """Convert a YAML value: lists become tuples, whole numbers floats; ``check_settings`` checks the result."""
+    if get_origin(annotation) is tuple:
+        entries = value if isinstance(value, (list, tuple)) else [value]
+        return tuple(_convert(entry, get_args(annotation)[0]) for entry in entries)
+    if annotation is float and type(value) is int:
+        return float(value)
+    return value

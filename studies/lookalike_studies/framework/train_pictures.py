@@ -8,7 +8,7 @@ falls when the training loss does not improve.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,141 +35,84 @@ from lookalike.training.model import Learner
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Model, loss and training.
+class Recipe:
+    """Model, loss and training."""
 
-    Attributes:
-        pooling: Name of the pooling.
-        pooling_settings: Its settings.
-        backbone: Name of the backbone.
-        dim: Size of the embedding.
-        loss: Name of the objective.
-        preset: Data set whose settings the objective has; None: its defaults.
-        zero_shot: Share of the zero-shot loss.
-        ridge: Ridge of the zero-shot loss.
-        rate: Learning rate of the embedder.
-        proxy_rate: Learning rate of the objective's own parameters.
-        classes: Classes in a batch.
-        per_class: Pictures of each of them.
-        epoch: Steps of an epoch.
-        epochs: Number of epochs.
-        patience: Epochs without better validation (or training loss) before the learning rate falls.
-        decay: Factor by which it falls.
-        augment: Shift and flip the pictures.
-        seed: Seed of the batches and the augmentation.
-    """
-
-    pooling: str
-    pooling_settings: Mapping[str, Any] = field(default_factory=dict)
-    backbone: str = "resnet20"
-    dim: int = 64
-    loss: str = "c2"
-    preset: str | None = None
-    zero_shot: float = 0.0
-    ridge: float = 0.05
-    rate: float = 1e-3
-    proxy_rate: float = 1e-3
-    classes: int = 16
-    per_class: int = 4
-    epoch: int = 150
-    epochs: int = 1
-    patience: int = 5
-    decay: float = 0.5
-    augment: bool = True
-    seed: int = 0
-
-
-def plan_from(settings: Any, **others: Any) -> Plan:
-    """Create a plan from the settings of a study that have the name of one of its fields, and from ``others``."""
-    values = {}
-    for entry in fields(Plan):
-        if hasattr(settings, entry.name):
-            values[entry.name] = getattr(settings, entry.name)
-    return Plan(**{**values, **others})
+    pooling: str  # name of the pooling
+    pooling_settings: Mapping[str, Any] = field(default_factory=dict)  # its settings
+    backbone: str = "resnet20"  # name of the backbone
+    dim: int = 64  # size of the embedding
+    loss: str = "c2"  # name of the objective
+    preset: str | None = None  # data set whose settings the objective has; None: its defaults
+    zero_shot: float = 0.0  # share of the zero-shot loss
+    ridge: float = 0.05  # ridge of the zero-shot loss
+    rate: float = 1e-3  # learning rate of the embedder
+    proxy_rate: float = 1e-3  # learning rate of the objective's own parameters
+    classes: int = 16  # classes in a batch
+    per_class: int = 4  # pictures of each of them
+    epoch: int = 150  # steps of an epoch
+    epochs: int = 1  # number of epochs
+    patience: int = 5  # epochs without better validation (or training loss) before the learning rate falls
+    decay: float = 0.5  # factor by which it falls
+    augment: bool = True  # shift and flip the pictures
+    seed: int = 0  # seed of the batches and the augmentation
 
 
 class Trained(NamedTuple):
-    """A trained embedder.
+    """A trained embedder."""
 
-    Attributes:
-        embedder: The embedder, in eval mode.
-        curve: Steps and MAP@R of the held-out pictures, from step 0 on; empty without them.
-        losses: Mean loss of each epoch.
-    """
-
-    embedder: Embedder
-    curve: list[tuple[int, float]]
-    losses: list[float]
+    embedder: Embedder  # the embedder, in eval mode
+    curve: list[tuple[int, float]]  # steps and MAP@R of the held-out pictures, from step 0 on; empty without them
+    losses: list[float]  # mean loss of each epoch
 
 
 class Pooling(NamedTuple):
-    """What an embedder computes for n pictures with N positions.
+    """What an embedder computes for n pictures with N positions."""
 
-    Attributes:
-        vectors: Embeddings (n, D).
-        weights: Pooling weights (n, N).
-        contributions: Share of each position in the pooled vector (n, N); rows sum to 1.
-        attributes: Histograms over prototypes (n, m).
-        nearest: Nearest prototype of each position (n, N); (n, 0) without prototypes.
+    vectors: NDArray[np.float32]  # embeddings (n, D)
+    weights: NDArray[np.float32]  # pooling weights (n, N)
+    contributions: NDArray[np.float32]  # share of each position in the pooled vector (n, N); rows sum to 1
+    attributes: NDArray[np.float32]  # histograms over prototypes (n, m)
+    nearest: NDArray[np.int64]  # nearest prototype of each position (n, N); (n, 0) without prototypes
+
+
+def create_embedder(recipe: Recipe, weights: Mapping[str, Tensor], pixels: Pixels) -> Embedder:
+    """Create the embedder with which ``train_pictures`` begins, in eval mode.
+
+    ``weights``: of the backbone's network, from ``lookalike.training.pretrain``. Projection and prototypes start from
+    pictures (n, S, S, 3).
     """
-
-    vectors: NDArray[np.float32]
-    weights: NDArray[np.float32]
-    contributions: NDArray[np.float32]
-    attributes: NDArray[np.float32]
-    nearest: NDArray[np.int64]
-
-
-def create_embedder(plan: Plan, weights: Mapping[str, Tensor], pixels: Pixels) -> Embedder:
-    """Create the embedder with which ``train_pictures`` begins.
-
-    Args:
-        plan: Model and training.
-        weights: State dict of the backbone's network, from ``lookalike.training.pretrain``.
-        pixels: Pictures (n, S, S, 3) from which projection and prototypes start.
-
-    Returns:
-        The embedder, in eval mode.
-    """
-    backbone = create_backbone(plan.backbone, weights="none")
+    backbone = create_backbone(recipe.backbone, weights="none")
     backbone.network.load_state_dict(weights)
-    embedder = Embedder(backbone, plan.dim, plan.pooling, plan.pooling_settings)
+    embedder = Embedder(backbone, recipe.dim, recipe.pooling, recipe.pooling_settings)
     embedder = embedder.to(memory_format=torch.channels_last).eval()
     start_from_pixels(embedder, pixels)
     return embedder
 
 
 def train_pictures(
-    plan: Plan,
+    recipe: Recipe,
     weights: Mapping[str, Tensor],
     pixels: Pixels,
     labels: Labels,
     held_out: tuple[Pixels, Labels] | None = None,
     tick: Callable[[int], Any] = lambda _: None,
 ) -> Trained:
-    """Train an embedder.
+    """Train an embedder on pictures (n, S, S, 3) with labels (n,) from 0.
 
-    Args:
-        plan: Model and training.
-        weights: State dict of the backbone's network, from ``lookalike.training.pretrain``.
-        pixels: Training pictures (n, S, S, 3).
-        labels: Their classes (n,), counted from 0.
-        held_out: Pictures and labels of the validation; None: none.
-        tick: Called with 1 after every step; may raise to stop.
-
-    Returns:
-        The embedder, with its validation and losses.
+    ``weights`` as for ``create_embedder``; ``held_out``: pictures and labels of the validation; ``tick`` is called with
+    1 after every step.
     """
-    torch.manual_seed(plan.seed)
-    embedder = create_embedder(plan, weights, pixels)
+    torch.manual_seed(recipe.seed)
+    embedder = create_embedder(recipe, weights, pixels)
     classes = int(labels.max()) + 1
-    metric = objectives.create(plan.loss, classes, plan.dim, preset=plan.preset)
-    objective = mix_with_zero_shot(metric, plan.zero_shot, classes, plan.dim, plan.ridge)
-    groups = [{"params": list(embedder.parameters()), "lr": plan.rate}]
+    metric = objectives.create(recipe.loss, classes, recipe.dim, preset=recipe.preset)
+    objective = mix_with_zero_shot(metric, recipe.zero_shot, classes, recipe.dim, recipe.ridge)
+    groups = [{"params": list(embedder.parameters()), "lr": recipe.rate}]
     if list(objective.parameters()):
-        groups.append({"params": list(objective.parameters()), "lr": plan.proxy_rate})
+        groups.append({"params": list(objective.parameters()), "lr": recipe.proxy_rate})
     optimizer = torch.optim.Adam(groups)
-    plateau = ReduceLROnPlateau(optimizer, "max", factor=plan.decay, patience=plan.patience)
+    plateau = ReduceLROnPlateau(optimizer, "max", factor=recipe.decay, patience=recipe.patience)
     curve: list[tuple[int, float]] = []
     evaluate = None
     if held_out is not None:
@@ -194,24 +137,16 @@ def train_pictures(
             plateau.step(-float(torch.stack(epoch_losses).mean()))
         epoch_losses.clear()
 
-    spec = embedder.backbone.spec
-    batches = pixel_batches(
-        pixels,
-        labels,
-        spec,
-        classes=plan.classes,
-        per_class=plan.per_class,
-        seed=plan.seed,
-        augment=plan.augment,
-    )
+    sampling: Any = {"classes": recipe.classes, "per_class": recipe.per_class, "augment": recipe.augment}
+    batches = pixel_batches(pixels, labels, embedder.backbone.spec, seed=recipe.seed, **sampling)
     fitted = fit(
         Learner(embedder, objective),
         batches,
         optimizer,
-        steps=plan.epoch * plan.epochs,
-        seed=plan.seed,
+        steps=recipe.epoch * recipe.epochs,
+        seed=recipe.seed,
         evaluate=evaluate,
-        evaluate_every=plan.epoch,
+        evaluate_every=recipe.epoch,
         evaluate_start=False,
         restore_best=embedder,
         on_step=on_step,
@@ -227,16 +162,9 @@ def map_at_r(embedder: Embedder, pixels: Pixels, labels: Labels) -> float:
 
 @torch.inference_mode()
 def inspect_pooling(embedder: Embedder, pixels: Pixels) -> Pooling:
-    """Embed pictures and look at their pooling, a weighted mean of projected local features f with weights p:
+    """Embed pictures (n, S, S, 3), and look at the pooling: a weighted mean of projected features f with weights p.
 
-        pooled = sum_j p_j f_j,        contribution_j = p_j <f_j, pooled> / <pooled, pooled>
-
-    Args:
-        embedder: The embedder; left in eval mode.
-        pixels: Pictures (n, S, S, 3).
-
-    Returns:
-        Vectors, weights, contributions, attributes and nearest prototypes.
+    pooled = sum_j p_j f_j,        contribution_j = p_j <f_j, pooled> / <pooled, pooled>
     """
     embedder.eval()
     head = embedder.head

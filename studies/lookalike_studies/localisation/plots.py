@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from lookalike.demo.page import outline_cell
@@ -13,11 +14,8 @@ from lookalike.demo.pictures import Shots
 from lookalike.demo.training import Contestant
 from lookalike.report.theme import INK, figure, style, theme
 from lookalike_studies.framework.plots import hide_ticks, set_rows, write_beside
-from lookalike_studies.framework.seeds import sample_std
+from lookalike_studies.framework.tables import sample_std
 from lookalike_studies.localisation.masks import Located, spread
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TITLES = {"share": "share of the weight inside, %", "pointing": "largest weight inside, % of pictures"}
 

@@ -24,8 +24,8 @@ from lookalike.data.pictures import Pictures
 from lookalike.demo.pictures import Shots, draw
 from lookalike.demo.training import LEARNT_SHARE, Budget, Contestant, Outcome, pretrain_letters, train_contestant
 from lookalike_studies.framework.context import Context, Part, Tick
-from lookalike_studies.framework.seeds import format_seed_count
-from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
+from lookalike_studies.framework.study import Study, StudyResult, StudySettings, create_from, setting
+from lookalike_studies.framework.tables import format_seed_count
 from lookalike_studies.localisation.claims import CELL, claims, table
 from lookalike_studies.localisation.masks import Located, Masks, box_of, cell_masks, letter_mask, located
 from lookalike_studies.localisation.plots import Heat, bars, heat_maps
@@ -55,16 +55,7 @@ class Localisation(StudySettings):
     @property
     def budget(self) -> Budget:
         """The size of the trainings."""
-        return Budget(
-            steps=self.steps,
-            letter_steps=self.alone_steps,
-            evaluate_every=self.steps,
-            rates=self.rates,
-            seeds=self.seeds,
-            train_classes=self.train_classes,
-            test_classes=self.test_classes,
-            pictures=self.pictures,
-        )
+        return create_from(Budget, self, letter_steps=self.alone_steps, evaluate_every=self.steps)
 
     @property
     def contestants(self) -> tuple[Contestant, ...]:
@@ -97,9 +88,7 @@ class Drawing(NamedTuple):
 def run(settings: Localisation, context: Context) -> StudyResult:
     """Train all poolings and measure where their weights lie."""
     drawing = _drawing(settings, context.data)
-    shots = {}
-    for name, pictures in drawing._asdict().items():
-        shots[name] = _draw(pictures, context, name)
+    shots = {name: _draw(pictures, context, name) for name, pictures in drawing._asdict().items()}
     networks = _pretrain_all(shots["alone"], settings.budget, context)
     masks = _masks(drawing, shots["test"])
     chance = {name: float(mask.mean()) for name, mask in masks.items()}
@@ -115,9 +104,8 @@ def run(settings: Localisation, context: Context) -> StudyResult:
     heats = [Heat(contestant, outcomes[contestant.name][0].weights) for contestant in settings.contestants]
     by_seed: dict[str, list[dict[str, Any]]] = {}
     for name in outcomes:
-        by_seed[name] = []
-        for location, outcome in zip(locations[name], outcomes[name], strict=True):
-            by_seed[name].append({**location._asdict(), **outcome.metrics})
+        pairs = zip(locations[name], outcomes[name], strict=True)
+        by_seed[name] = [{**location._asdict(), **outcome.metrics} for location, outcome in pairs]
     return StudyResult(
         claims=claims(locations, chance, drawing.is_drawn),
         figures={
@@ -164,15 +152,14 @@ def _drawing(settings: Localisation, source: str | None) -> Drawing:
 
 
 def _draw(pictures: Pictures, context: Context, name: str) -> Shots:
-    pixels, cells = [], []
+    drawn = []
     with context.display.bar(len(pictures), f"drawing: {name}") as tick:
         for first in range(0, len(pictures), DRAWN_AT_ONCE):
-            some_pixels, some_cells = draw(pictures, first, first + DRAWN_AT_ONCE)
-            pixels.append(some_pixels)
-            cells.append(some_cells)
-            tick(len(some_cells))
+            drawn.append(draw(pictures, first, first + DRAWN_AT_ONCE))
+            tick(len(drawn[-1][0]))
+    pixels, cells = map(np.concatenate, zip(*drawn, strict=True))
     labels = np.unique(pictures.labels, return_inverse=True)[1].astype(np.int64)
-    return Shots(np.concatenate(pixels), labels, np.concatenate(cells))
+    return Shots(pixels, labels, cells)
 
 
 def _pretrain_all(alone: Shots, budget: Budget, context: Context) -> dict[int, Network]:
@@ -234,17 +221,8 @@ def _train_some(
     return [Outcome(**values) for values in context.train_all(parts, ignore=AFTERWARDS)]
 
 
-def _train(
-    contestant: Contestant,
-    rate: float,
-    seed: int,
-    network: Network,
-    train: Shots,
-    test: Shots,
-    budget: Budget,
-    tick: Tick,
-) -> dict[str, Any]:
-    return vars(train_contestant(contestant, rate, seed, network, train, test, budget, tick))
+def _train(*arguments: Any) -> dict[str, Any]:
+    return vars(train_contestant(*arguments))
 
 
 def _over_seeds(seeds: tuple[int, ...]) -> str:
@@ -278,7 +256,7 @@ def _masks(drawing: Drawing, test: Shots) -> dict[str, Masks]:
 
 STUDY = Study(
     name="localisation",
-    title="Localisation: pooling weights point at the object, although nobody showed them a box",
+    title="Localisation: pooling weights point at the object, without training on boxes",
     about="Poolings are trained alike on pictures of 2 x 2 cells of which one decides the class. With one seed all "
     "start from one network, which has seen single cells, and have the same batches; another seed is another network "
     "and other batches. On unseen classes, where does their weight lie?",

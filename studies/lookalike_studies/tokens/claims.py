@@ -10,8 +10,7 @@ from lookalike.report.tables import Column, Table
 from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike_studies.framework.claims import Claim, Comparison, JudgedClaim
 from lookalike_studies.framework.hulls import class_hulls, overlap
-from lookalike_studies.framework.seeds import format_seed_count
-from lookalike_studies.framework.tables import tabulate
+from lookalike_studies.framework.tables import format_seed_count, tabulate
 from lookalike_studies.tokens.model import Run, Samples, Tokens, Trained, draw_samples, pool
 
 GAP, GSP = "average", "gsp"

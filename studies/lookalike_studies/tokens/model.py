@@ -189,14 +189,7 @@ def create_stack(runs: Sequence[Run], settings: Tokens) -> Stack:
 def train(runs: Sequence[Run], settings: Tokens, epochs: int, tick: Tick) -> list[Trained]:
     """Train all runs at once; each ends by itself after ``patience`` epochs without improvement.
 
-    Args:
-        runs: All with average pooling, or all with generalized sum pooling.
-        settings: Of the study.
-        epochs: At most.
-        tick: Called with the number of runs after every step.
-
-    Returns:
-        The outcome of every run.
+    Either all runs pool by average or all by GSP. ``tick`` is called with the number of runs after every step.
     """
     stack = create_stack(runs, settings)
     parameters = [parameter for parameter in stack.parameters() if parameter.requires_grad]

@@ -1,24 +1,22 @@
 """The figures of the study ``tokens``."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
+from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
 from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from lookalike.report.theme import INK, PAPER, figure, style, theme
 from lookalike.retrieval.metrics import retrieval_metrics
-from lookalike_studies.framework.hulls import class_hulls, overlap, set_plane
-from lookalike_studies.framework.plots import curve, legend_below
-from lookalike_studies.framework.seeds import sample_std
+from lookalike_studies.framework.hulls import class_hulls, overlap
+from lookalike_studies.framework.plots import curve, legend_below, set_plane
+from lookalike_studies.framework.tables import sample_std
 from lookalike_studies.tokens.claims import GAP, GSP, Outcome, Results
 from lookalike_studies.tokens.model import Points, Samples, pool
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NAMES = {GAP: "average pooling", GSP: "generalized sum pooling"}
 NEAR = 0.06  # tokens nearer than this share of half the plane get one label, as two would not be readable

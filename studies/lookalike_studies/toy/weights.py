@@ -19,21 +19,13 @@ NOISES = (0.05, 0.1, 0.15)
 
 
 class Spread(NamedTuple):
-    """Where pooling weights go. A fair share is the whole weight divided evenly among the object's pixels.
+    """Where pooling weights go. A fair share is the whole weight divided evenly among the object's pixels."""
 
-    Attributes:
-        on_object: Share of the weight on the object.
-        dropped: Object pixels with less than a millionth of a fair share.
-        starved: Object pixels with less than half of a fair share.
-        least: Smallest weight of an object pixel, in fair shares.
-        most: Largest weight of an object pixel, in fair shares.
-    """
-
-    on_object: float
-    dropped: int
-    starved: int
-    least: float
-    most: float
+    on_object: float  # share of the weight on the object
+    dropped: int  # object pixels with less than a millionth of a fair share
+    starved: int  # object pixels with less than half of a fair share
+    least: float  # smallest weight of an object pixel, in fair shares
+    most: float  # largest weight of an object pixel, in fair shares
 
 
 def toy_map(seed: int = 0, noise: float = 0.07) -> tuple[Array, Mask]:

@@ -18,8 +18,7 @@ import numpy as np
 
 from lookalike.report.tables import Column, Entry, Table, number
 from lookalike_studies.framework.claims import JudgedClaim, Verdict, compare, remarks
-from lookalike_studies.framework.seeds import format_mean, format_seed_count, sample_std
-from lookalike_studies.framework.tables import tabulate
+from lookalike_studies.framework.tables import format_mean, format_seed_count, sample_std, tabulate
 from lookalike_studies.zero_shot_prediction.prediction import DISTANCES, Accuracy, Ridge, Run
 
 BEFORE, PLAIN, ZERO_SHOT = "before training", "without zero-shot loss", "with zero-shot loss"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lookalike.report.theme import INK, PAPER, figure, style, theme
 from lookalike_studies.framework.plots import hide_ticks, write_cells
-from lookalike_studies.framework.seeds import sample_std
+from lookalike_studies.framework.tables import sample_std
 from lookalike_studies.zero_shot_prediction.claims import BEFORE, PERMUTED, PLAIN, ZERO_SHOT, Scores
 from lookalike_studies.zero_shot_prediction.prediction import DISTANCES, Run
 

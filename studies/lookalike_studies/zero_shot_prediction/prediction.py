@@ -80,17 +80,10 @@ def random_halves(classes: int, count: int, seed: int = 0) -> NDArray[np.bool_]:
 def accuracies(
     histograms: Array, means: Array, halves: NDArray[np.bool_], ridge: Ridge, orders: NDArray[np.int64] | None = None
 ) -> dict[str, Array]:
-    """Measure the share of right predictions.
+    """Measure the share of right predictions by distance and split; NaN where a fit fails.
 
-    Args:
-        histograms: Of the classes, (classes, m).
-        means: Of the classes, (classes, D).
-        halves: Ways to halve the classes, (splits, classes).
-        ridge: Of the fit.
-        orders: Whose histogram each class gets, (splits, classes); None: its own.
-
-    Returns:
-        By distance, the share for each split; NaN where a fit fails.
+    ``histograms`` (classes, m) and ``means`` (classes, D) are those of the classes, ``halves`` (splits, classes) the
+    ways to halve them. ``orders`` (splits, classes) says whose histogram each class gets; None: its own.
     """
     shares = {distance: np.full(len(halves), np.nan) for distance in DISTANCES}
     for i, half in enumerate(halves):

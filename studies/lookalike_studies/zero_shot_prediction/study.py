@@ -26,8 +26,8 @@ from lookalike.retrieval.metrics import retrieval_metrics
 from lookalike.training.pretrain import pretrain, read_pixels
 from lookalike_studies.framework.class_pictures import class_pictures
 from lookalike_studies.framework.context import Context, Part, Tick
-from lookalike_studies.framework.study import Study, StudyResult, StudySettings, setting
-from lookalike_studies.framework.train_pictures import Plan, create_embedder, inspect_pooling, plan_from, train_pictures
+from lookalike_studies.framework.study import Study, StudyResult, StudySettings, create_from, setting
+from lookalike_studies.framework.train_pictures import Recipe, create_embedder, inspect_pooling, train_pictures
 from lookalike_studies.zero_shot_prediction import claims, plots
 from lookalike_studies.zero_shot_prediction.claims import BEFORE, PLAIN, ZERO_SHOT
 from lookalike_studies.zero_shot_prediction.prediction import Accuracy, Ridge, Run, measure_accuracy
@@ -68,11 +68,11 @@ class ZeroShotPrediction(StudySettings):
             raise ValueError(f"names must be of at least four classes, two in each half, got {', '.join(self.names)}")
         objectives.create(self.loss, 2, self.dim, preset=self.preset)  # checks their names
 
-    def plan(self, zero_shot: float, seed: int, classes: int) -> Plan:
-        """Plan the training of one network."""
+    def recipe(self, zero_shot: float, seed: int, classes: int) -> Recipe:
+        """Choose how one network is trained."""
         gsp = {"num_prototypes": self.prototypes, "keep": self.keep, "sharpness": self.sharpness}
-        pooling = {"pooling": "gsp", "pooling_settings": gsp, "zero_shot": zero_shot}
-        return plan_from(self, **pooling, backbone=BACKBONE, classes=classes, epoch=self.steps, seed=seed)
+        model = {"backbone": BACKBONE, "pooling": "gsp", "pooling_settings": gsp, "zero_shot": zero_shot}
+        return create_from(Recipe, self, **model, classes=classes, epoch=self.steps, seed=seed)
 
 
 class Measured:
@@ -120,20 +120,18 @@ def run(settings: ZeroShotPrediction, context: Context) -> StudyResult:
     measured = Measured(others, read_pixels(others, spec, context.display), settings.shown)
 
     def before_training() -> dict[str, Any]:
-        embedder = create_embedder(settings.plan(0.0, 0, count), backbone.weights, pixels)
+        embedder = create_embedder(settings.recipe(0.0, 0, count), backbone.weights, pixels)
         return measured.measure(embedder, float("nan"))
 
-    cached = context.cached(BEFORE, before_training, ignore=(*NOT_IN_TRAINING, "steps"))
-    runs = {BEFORE: [Run(**cached)]}
-    parts = []
-    for name, share in ((PLAIN, 0.0), (ZERO_SHOT, settings.zero_shot)):
-        for seed in settings.seeds:
-            plan = settings.plan(share, seed, count)
-            train = partial(_train, plan, backbone.weights, pixels, training.labels, measured)
-            parts.append(Part(f"{name} {seed}", plan.epoch, train, f"{name}, seed {seed}"))
-    results = iter(context.train_all(parts, ignore=NOT_IN_TRAINING))
-    for name in (PLAIN, ZERO_SHOT):
-        runs[name] = [Run(**next(results)) for _ in settings.seeds]
+    runs = {BEFORE: [Run(**context.cached(BEFORE, before_training, ignore=(*NOT_IN_TRAINING, "steps")))]}
+
+    def part(name: str, seed: int) -> Part:
+        recipe = settings.recipe(settings.zero_shot if name == ZERO_SHOT else 0.0, seed, count)
+        train = partial(_train, recipe, backbone.weights, pixels, training.labels, measured)
+        return Part(f"{name} {seed}", recipe.epoch, train, f"{name}, seed {seed}")
+
+    trained = context.train_grid((PLAIN, ZERO_SHOT), settings.seeds, part, ignore=NOT_IN_TRAINING)
+    runs |= {name: [Run(**values) for values in of_seeds] for name, of_seeds in trained.items()}
     scores: dict[Ridge, dict[str, dict[str, Accuracy]]] = {}
     with context.display.bar(2 * len(runs), "predicting class means", " fits") as tick:
         for ridge in (Ridge(settings.ridge), Ridge(settings.relative_ridge, is_relative=True)):
@@ -182,7 +180,7 @@ def run(settings: ZeroShotPrediction, context: Context) -> StudyResult:
 
 
 def _train(
-    plan: Plan,
+    recipe: Recipe,
     weights: Mapping[str, Tensor],
     pixels: NDArray[np.uint8],
     labels: NDArray[np.int64],
@@ -190,7 +188,7 @@ def _train(
     tick: Tick,
 ) -> dict[str, Any]:
     """Train and measure a network."""
-    trained = train_pictures(plan, weights, pixels, labels, tick=tick)
+    trained = train_pictures(recipe, weights, pixels, labels, tick=tick)
     return measured.measure(trained.embedder, trained.losses[-1])
 
 
