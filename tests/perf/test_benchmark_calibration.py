@@ -22,5 +22,7 @@ def test_runs(benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixtu
     first, _, *rows = capsys.readouterr().out.splitlines()
     assert first == "fitted on 180 queries of 15 classes of easy"
     assert [row.split(",")[1].split()[0] for row in rows] == ["96", "48", "12"]
-    distance, relative = map(float, rows[0].split()[-3:-1])
+    distance, relative, wrongly, wrongly_both, rightly, rightly_both = map(float, rows[0].split()[-6:])
     assert relative < distance
+    assert wrongly_both <= wrongly
+    assert rightly_both <= rightly

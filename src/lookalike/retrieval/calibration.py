@@ -22,6 +22,11 @@ is present. For a new query with the nearest neighbour at s,
 
 If its class is present and it is drawn like the others, p <= error_rate happens with a probability of at most
 error_rate. So "nothing here looks the same" is said wrongly no more often than that.
+
+Another collection has other distances, and the promise does not hold there. So the same test is also made with the
+collection's own pictures, each searched among the others: s_1 ... s_n are then the distances of up to 300 of them to
+their nearest neighbour. This needs no labels, and holds for queries that are drawn like the collection. Pictures
+whose class has no other only make it more careful. "Nothing" is said if both tests say so.
 """
 
 import json
@@ -36,6 +41,7 @@ from lookalike._util.checksums import write_checked
 from lookalike._util.untrusted import read_json
 
 FILE = "calibration.json"
+WHOLE_FILE = "calibration-whole.json"  # of a run, for whole pictures; ``FILE`` is then for the centre crop
 FORMAT = 2
 READABLE = (1, 2)  # format 1 has no ``rank``
 NEIGHBOURS = 10  # per query
@@ -140,25 +146,29 @@ class Calibration:
 
     def p_value(self, nearest: float) -> float:
         """The p-value of "a picture of the query's class is here", from the distance to the nearest picture."""
-        farther = len(self.nearest) - int(np.searchsorted(self.nearest, nearest, side="left"))
-        return (1 + farther) / (len(self.nearest) + 1)
+        return conformal_p_value(self.nearest, nearest)
+
+    def p_value_here(self, nearest: float) -> float:
+        """The same from the collection's own pictures; 0 where none are known, as in the calibration itself."""
+        del nearest
+        return 0.0
 
     def describe(self) -> str:
         """One line for people."""
         return f"calibrated on {self.source}, {self.queries:,} pictures of {self.classes:,} classes"
 
-    def write(self, folder: Path) -> None:
-        """Write ``calibration.json`` into a folder."""
-        write_checked(folder / FILE, json.dumps(asdict(self)) + "\n")
+    def write(self, folder: Path, name: str = FILE) -> None:
+        """Write ``calibration.json``, or another name, into a folder."""
+        write_checked(folder / name, json.dumps(asdict(self)) + "\n")
 
     @classmethod
-    def read(cls, folder: Path) -> "Calibration | None":
-        """Read ``calibration.json`` from a folder; None if there is none.
+    def read(cls, folder: Path, name: str = FILE) -> "Calibration | None":
+        """Read ``calibration.json``, or another name, from a folder; None if there is none.
 
         Raises:
             ValueError: If the file is damaged or has another format.
         """
-        file = folder / FILE
+        file = folder / name
         if not file.is_file():
             return None
         content = read_json(file)
@@ -168,6 +178,17 @@ class Calibration:
         except (TypeError, ValueError) as error:
             raise ValueError(f"{file} is damaged: {error}; lookalike calibrate writes a new one") from None
         return calibration
+
+
+def conformal_p_value(known: Any, nearest: float) -> float:
+    """The p-value of a nearest distance, from the ascending nearest distances of known queries.
+
+    Examples:
+        >>> conformal_p_value([0.1, 0.2, 0.3], 0.25)
+        0.5
+    """
+    farther = len(known) - int(np.searchsorted(known, nearest, side="left"))
+    return (1 + farther) / (len(known) + 1)
 
 
 def _relative(distances: Any, references: Any) -> Floats:
