@@ -6,7 +6,8 @@
 
 The calibration is fitted on the first file and measured on each of the others, and on a drawn half and an eighth of
 their classes. "distance" is a fit over the distance itself. "relative" is a fit over its multiple of the distance to
-the 50th neighbour, as lookalike does it. "Nothing said" is how often the test at 5 % says that nothing looks the
+the 50th neighbour, as lookalike does it without labels. "sizes" also knows how large the classes are, as lookalike does
+it for a collection with labels. "Nothing said" is how often the test at 5 % says that nothing looks the
 same, by the calibration alone and with the collection's own pictures: wrongly, where the class of the query is there,
 and rightly, where it is taken out. Up to 300 pictures of the collection take part in the test and are no queries.
 Figures are in percent.
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     calibration = fit(held_out, "", unseen=True)
     print(f"fitted on {len(held_out.labels):,} queries of {len(np.unique(held_out.labels)):,} classes of {first.stem}")
     print(
-        f"{'':24}{'pictures':>9} {'P@1':>5} {'AUROC':>6}{'error: distance':>17}{'relative':>10}"
+        f"{'':24}{'pictures':>9} {'P@1':>5} {'AUROC':>6}{'error: distance':>17}{'relative':>10}{'sizes':>7}"
         f"{'wrongly: alone':>16}{'both':>6}{'rightly: alone':>16}{'both':>6}"
     )
     for file in others:
@@ -53,9 +54,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         for part in PARTS:
             chosen = part_of_classes(labels, part)
             found = find_neighbourhoods(vectors[chosen], labels[chosen])
-            relative = measure(calibration, found)
-            distance = measure(replace(fit(absolute(held_out), "", unseen=True), rank=0), found)
-            errors = f"{100 * distance['calibration_error']:>17.1f}{100 * relative['calibration_error']:>10.1f}"
+            unlabelled = found._replace(same_size=calibration.same_size)
+            sizes = measure(calibration, found)["calibration_error"]
+            relative = measure(calibration, unlabelled)["calibration_error"]
+            by_distance = replace(fit(absolute(held_out), "", unseen=True), rank=0)
+            distance = measure(by_distance, unlabelled)["calibration_error"]
+            errors = f"{100 * distance:>17.1f}{100 * relative:>10.1f}{100 * sizes:>7.1f}"
             auroc = 100 * open_set_metrics(found)["AUROC"]
             right = 100 * found.same[found.present, 0].mean()
             wrongly, rightly = nothing_said(calibration, found)

@@ -164,6 +164,22 @@ def test_a_models_calibration_asks_the_collection_before_it_says_nothing(idx: in
     assert not score(calibration, [hits[0]._replace(distance=1.9)], error_rate=1 / 98, reference=2.0).nothing
 
 
+def test_labels_tell_how_large_classes_are(idx: index.Index) -> None:
+    of_model = replace(index.calibrate(idx), same_size=70.0)
+    of_model.write(idx.home / "model")
+    (idx.home / FILE).unlink()
+    calibration = load_calibration(idx)
+    assert calibration is not None
+    assert calibration.probabilities == of_model.adapted(96, 7.0).probabilities
+    items = idx.items()
+    ids = [item.id for item in items]
+    unlabelled = [item._replace(label="") if number % 5 == 0 else item for number, item in enumerate(items)]
+    idx.add(unlabelled, idx.vectors(ids))
+    calibration = load_calibration(idx)
+    assert calibration is not None
+    assert calibration.probabilities == of_model.adapted(96).probabilities
+
+
 def test_an_index_with_one_picture_says_nothing_of_nothing(idx: index.Index) -> None:
     index.calibrate(idx).write(idx.home / "model")
     (idx.home / FILE).unlink()

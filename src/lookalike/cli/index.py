@@ -167,6 +167,7 @@ def run(argv: list[str]) -> int:
             "without_vector": without_vector,
             **computed,
             **idx.info(),
+            "averages": model.settings()["pooling"]["name"] == "average",
             "calibration": _source_of_calibration(idx),
             "labels": len([label for label in idx.labels() if label]),
         }
@@ -567,6 +568,11 @@ def _summarise(report: dict[str, Any], notes: tuple[str, ...]) -> str:
     lines.append(f"{report['index']} has {contents}")
     if report["view"] == "crop" and report["added"] == report["count"]:
         lines.append("only the centre of every picture is seen; --view whole in a new index also sees the sides")
+    elif report["averages"] and report["added"] == report["count"]:
+        lines.append(
+            "whole pictures are seen; if the subject is in the middle of its picture, "
+            "--view crop in a new index finds more"
+        )
     if report["recall@10"] is None:
         lines.append(f"search by {report['kind']} is exact ({report['why']})")
     else:

@@ -271,7 +271,7 @@ class WholeFeatures:
         vectors = np.empty((len(items), model.dim), np.float32)
         rows = np.array([self._row_of.get(item.id, -1) for item in items], np.int64)
         vectors[rows >= 0] = self._vectors(rows[rows >= 0])
-        new = [file_of(self._idx, items[number]) for number in np.flatnonzero(rows < 0)]
+        new = [file_of(self._idx, items[number]) for number in np.flatnonzero(rows < 0).tolist()]
         if new:
             vectors[rows < 0] = model.embed(new)
         return vectors

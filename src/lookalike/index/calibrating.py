@@ -25,6 +25,7 @@ from lookalike.retrieval.calibration import (
 )
 
 MOST_QUERIES = 2_000
+LABELLED = 0.9  # share of labelled pictures from which on labels tell how large classes are
 OWN_SAMPLE = 300  # pictures of the index that take part in the test for "nothing"
 ERROR_RATE = 0.05
 NO_CALIBRATION = (
@@ -33,7 +34,7 @@ NO_CALIBRATION = (
 )
 
 LIMITS = (
-    "for unlike pictures only a guide, off by up to 40 points where measured; "
+    "for unlike pictures only a guide, off by up to 60 points where measured; "
     "with labels in the index, lookalike calibrate fits it to them"
 )
 
@@ -82,7 +83,7 @@ class Scores(NamedTuple):
 
 
 def load_calibration(idx: Index) -> Calibration | None:
-    """Read the calibration of an index: its own, or that of its model adapted to the number of pictures.
+    """Read the calibration of an index: its own, or that of its model adapted to pictures and sizes of classes.
 
     Raises:
         ValueError: If the file is damaged.
@@ -92,8 +93,16 @@ def load_calibration(idx: Index) -> Calibration | None:
         return own.adapted(idx.count())
     of_model = Calibration.read(idx.home / MODEL)
     if of_model is not None:
-        return ModelCalibration(of_model.adapted(idx.count()), partial(find_own_nearest, idx))
+        return ModelCalibration(of_model.adapted(idx.count(), class_size(idx)), partial(find_own_nearest, idx))
     return None
+
+
+def class_size(idx: Index) -> float | None:
+    """The mean number of other pictures with the label of a picture; None if too few pictures have labels to tell."""
+    sizes = np.array([count for label, count in idx.labels().items() if label], np.float64)
+    if len(sizes) < 2 or sizes.sum() < LABELLED * idx.count():
+        return None
+    return float((sizes * (sizes - 1)).sum() / sizes.sum())
 
 
 def find_own_nearest(idx: Index) -> NDArray[np.float64]:

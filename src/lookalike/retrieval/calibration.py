@@ -12,8 +12,9 @@ labels, and the probabilities hold better on classes that are harder or easier t
 A larger collection has more pictures of other classes at every distance, so the odds of "same" fall. Where the growth
 makes it denser, d_50 shrinks and shows it already; where new kinds are merely added elsewhere, it does not. ``adapted``
 divides the odds by the square root of the growth, a compromise: on drawn clusters of several sizes and spreads it
-erred least among the exponents 0, 1/4, 1/2, 3/4 and 1. Classes are taken to be as large as those of the fit, and
-``lookalike calibrate`` fits to the labels of an index.
+erred least among the exponents 0, 1/4, 1/2, 3/4 and 1. The odds of "same" grow with the number of pictures of the
+query's class. If the collection has labels, their class sizes are used; else classes are taken to be as large as those
+of the fit. ``lookalike calibrate`` fits to the labels of an index.
 
 The test is conformal. Let s_1 ... s_n be the distances of queries to their nearest neighbour, for queries whose class
 is present. For a new query with the nearest neighbour at s,
@@ -47,6 +48,7 @@ READABLE = (1, 2)  # format 1 has no ``rank``
 NEIGHBOURS = 10  # per query
 RANK = 50  # of the neighbour that distances are compared with; 25 and 100 erred about as much
 SMALLEST_REFERENCE = 1e-6  # copies lie at distance 0
+SMALLEST_SAME = 0.1  # other pictures of a class, so that odds stay above 0
 MOST_QUERIES = 5_000
 BLOCK = 512  # queries compared at once
 MOST_KNOTS = 1_000
@@ -135,12 +137,19 @@ class Calibration:
             distances = _relative(distances, references)
         return np.interp(distances, self.distances, self.probabilities)
 
-    def adapted(self, pictures: int) -> "Calibration":
-        """Adapt the probabilities to a collection with this number of pictures, see above."""
-        others = max(1.0, pictures - 1 - self.same_size)
+    def adapted(self, pictures: int, same_size: float | None = None) -> "Calibration":
+        """Adapt the probabilities to a collection, see above.
+
+        Args:
+            pictures: Number of its pictures.
+            same_size: Mean number of other pictures with the class of a picture; None: unknown, as in the fit.
+        """
+        known = self.same_size if same_size is None else same_size
+        others = max(1.0, pictures - 1 - known)
         ratio = self.other_size / others
         if self.rank:
             ratio = ratio**0.5
+        ratio *= max(known, SMALLEST_SAME) / max(self.same_size, SMALLEST_SAME)
         odds = np.array(self.probabilities) / (1 - np.array(self.probabilities)) * ratio
         return replace(self, probabilities=(odds / (1 + odds)).tolist())
 
@@ -435,7 +444,7 @@ def measure(calibration: Calibration, neighbourhoods: Neighbourhoods, error_rate
     pictures = round(neighbourhoods.same_size + neighbourhoods.other_size) + 1
     exists = np.isfinite(neighbourhoods.distances)
     same = neighbourhoods.same[exists]
-    adapted = calibration.adapted(pictures)
+    adapted = calibration.adapted(pictures, neighbourhoods.same_size)
     predicted = adapted.probability(neighbourhoods.distances, neighbourhoods.references[:, None])[exists]
     present = neighbourhoods.present & np.isfinite(neighbourhoods.nearest_other)
     rejected = [calibration.p_value(s) <= error_rate for s in neighbourhoods.distances[present, 0]]
