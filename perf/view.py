@@ -15,7 +15,6 @@ whose padding the pooling masks; and the sum of the vectors of crop and squares.
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,6 @@ import lookalike
 from lookalike.data.reading import read_picture
 from lookalike.inference.label_free import whitened
 from lookalike.inference.model import TrainedModel, load
-from lookalike.inference.preprocess import Preprocess
 
 VIEWS = ("crop", "squares", "padded", "both")
 WIDE = 1.5
@@ -38,22 +36,26 @@ Vectors = dict[str, NDArray[np.float32]]
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Compare the centre crop with views of the whole picture.")
-    parser.add_argument("run", help="folder of a run, or whiten for a backbone with a whitening head")
+    parser.add_argument("run", help="folder of a run, or whiten: a backbone with a whitening head")
     parser.add_argument("folder", type=Path, help="class folders of pictures")
     parser.add_argument("--pictures", type=int, default=20, help="pictures of each class (default 20)")
     options = parser.parse_args(argv)
     files, labels = draw(options.folder, options.pictures)
-    model = whitened(files, view="crop") if options.run == "whiten" else load(options.run, view="crop")
+    if options.run == "whiten":
+        model, whole = whitened(files, view="crop"), whitened(files, view="whole")
+    else:
+        model, whole = load(options.run, view="crop"), load(options.run, view="whole")
     print(f"{len(files):,} pictures of {len(np.unique(labels)):,} classes, P@1 / MAP@R")
     print(f"{'':12}" + "".join(f"{view:>14}" for view in VIEWS), flush=True)
     side = model.preprocess.decode_side
-    vectors = embed(model, (read_picture(file, at_least=side) for file in files))
+    vectors = embed(model, whole, (read_picture(file, at_least=side) for file in files))
     print_row("as they are", vectors, labels)
     sizes = [read_picture(file, at_least=1).size for file in files]
     is_wide = np.array([max(size) >= WIDE * min(size) for size in sizes])
-    print_row("wide", vectors, labels, is_wide)
-    print_row("3:1", embed(model, wide_pictures(files, labels, busy=False)), labels)
-    print_row("busy 3:1", embed(model, wide_pictures(files, labels, busy=True)), labels)
+    if is_wide.any():
+        print_row("wide", vectors, labels, is_wide)
+    print_row("3:1", embed(model, whole, wide_pictures(files, labels, busy=False)), labels)
+    print_row("busy 3:1", embed(model, whole, wide_pictures(files, labels, busy=True)), labels)
 
 
 def draw(folder: Path, count: int) -> tuple[list[Path], NDArray[np.int64]]:
@@ -95,16 +97,12 @@ def square(file: Path) -> Image.Image:
     return picture.crop((left, top, left + side, top + side)).resize((TILE, TILE), Image.Resampling.BICUBIC)
 
 
-def embed(model: TrainedModel, pictures: Iterator[Image.Image]) -> Vectors:
-    """Vectors (n, D) of pictures for every view."""
-    whole = replace(model.spec, cells=model.embedder.spec_seeing("whole").cells)
-    seeing_whole = TrainedModel(model.embedder, model.engine_name)
-    seeing_whole.spec, seeing_whole.preprocess = whole, Preprocess(whole)
-    seeing_whole.engine = model.engine
+def embed(model: TrainedModel, whole: TrainedModel, pictures: Iterator[Image.Image]) -> Vectors:
+    """Vectors (n, D) of pictures for every view, by a model that sees the crop and one that sees the whole picture."""
     vectors: dict[str, list[NDArray[np.float32]]] = {view: [] for view in VIEWS}
     for picture in pictures:
         crop = model.embed(picture)[0]
-        squares = seeing_whole.embed(picture)[0]
+        squares = whole.embed(picture)[0]
         vectors["crop"].append(crop)
         vectors["squares"].append(squares)
         vectors["both"].append(crop / np.linalg.norm(crop) + squares / np.linalg.norm(squares))
