@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lookalike.cli import main
-from lookalike.retrieval.calibration import Calibration
+from lookalike.retrieval.calibration import WHOLE_FILE, Calibration
 
 TRAINING = ["--backbone", "resnet8-half", "--start", "random", "--no-freeze-backbone", "--size", "32", "--dim", "8"]
 TRAINING += ["--crop", "none", "--steps", "4", "--batch-size", "8", "--per-class", "2", "--evaluate-every", "2"]
@@ -34,7 +34,50 @@ def test_training_calibrates_on_held_out_classes(run: Path, indexed: Path) -> No
     assert (calibration.source, calibration.unseen) == ("classes held out from training", True)
     assert (calibration.queries, calibration.classes) == (32, 4)
     assert "What a distance means" in (run / "run.html").read_text(encoding="utf-8")
-    assert Calibration.read(indexed / "model") == calibration
+    whole = Calibration.read(run, WHOLE_FILE)
+    assert whole is not None
+    assert (whole.source, whole.queries, whole.classes) == (calibration.source, 32, 4)
+    assert Calibration.read(indexed / "model") == whole
+
+
+def test_the_calibration_is_that_of_the_view(run: Path, class_folders: Path, tmp_path: Path) -> None:
+    """Also when a run has none for whole pictures, and for an index made with the model of another."""
+    words = ["index", str(run), str(class_folders), "--device", "cpu", "--cache", "none"]
+    assert main([*words, "--out", str(tmp_path / "crop.idx"), "--view", "crop"]) == 0
+    assert Calibration.read(tmp_path / "crop.idx" / "model") == Calibration.read(run)
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / WHOLE_FILE).unlink()
+    words[1] = str(tmp_path / "run")
+    assert main([*words, "--out", str(tmp_path / "none.idx")]) == 0
+    assert Calibration.read(tmp_path / "none.idx" / "model") is None
+    assert main(["calibrate", str(tmp_path / "run"), str(class_folders), "--workers", "0"]) == 0
+    assert main([*words, "--out", str(tmp_path / "whole.idx")]) == 0
+    of_whole = Calibration.read(tmp_path / "whole.idx" / "model")
+    assert of_whole == Calibration.read(tmp_path / "run", WHOLE_FILE)
+    words[1] = str(tmp_path / "whole.idx" / "model")
+    assert main([*words, "--out", str(tmp_path / "copy.idx"), "--view", "whole"]) == 0
+    assert Calibration.read(tmp_path / "copy.idx" / "model") == of_whole
+
+
+def test_evaluate_takes_the_calibration_of_the_view(
+    run: Path, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / WHOLE_FILE).unlink()
+    words = ["evaluate", str(tmp_path / "run"), str(class_folders), "--workers", "0", "--cache", "none", "--json"]
+    for view, has_calibration in (("crop", True), ("whole", False)):
+        assert main([*words, "--view", view]) == 0
+        figures = json.loads(capsys.readouterr().out)["open_set"]
+        assert ("calibration_error" in figures) == has_calibration
+
+
+def test_a_run_for_crops_has_no_calibration_of_whole_pictures(class_folders: Path, tmp_path: Path) -> None:
+    out = tmp_path / "crops"
+    assert main(["train", str(class_folders), "--out", str(out), *TRAINING, "--view", "crop"]) == 0
+    assert not (out / WHOLE_FILE).exists()
+    idx = tmp_path / "crops.idx"
+    assert main(["index", str(out), str(class_folders), "--out", str(idx), "--device", "cpu"]) == 0
+    assert "cells" not in json.loads((idx / "model" / "model.json").read_text())["input"]
 
 
 def test_evaluate_says_how_well_it_holds(
@@ -60,6 +103,7 @@ def test_search_shows_probabilities(
     picture = str(class_folders / "class3" / "4.png")
     assert main(["search", str(tmp_path / "own.idx"), picture, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
+    assert "a guide" in report["calibration"]
     assert report["calibration"].startswith("calibrated on classes held out from training, 32 pictures of 4 classes")
     assert all(0 < hit["probability"] < 1 for hit in report["hits"])
     assert report["left_out"] == 1

@@ -122,6 +122,15 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
         data.load("glyph")
 
 
+def test_pictures_beside_a_single_class_folder_are_named(tmp_path: Path) -> None:
+    """As in a folder of holiday pictures with one folder in it."""
+    (tmp_path / "beach").mkdir()
+    for name in ("beach/1.jpg", "2.jpg", "3.jpg"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ValueError, match=r"'beach'; expected at least two; 2 pictures in no class folder\. To search"):
+        read_folder(tmp_path)
+
+
 def test_parts_of_a_table(tmp_path: Path) -> None:
     table = read_folder(put(tmp_path, "a/1.png", "b/2.png", "b/3.png", "c/4.png"))
     part = table.take([3, 1])

@@ -32,9 +32,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def make_index(class_folders: Path, tmp_path: Path) -> Callable[..., Path]:
-    def make(pooling: str = "average", labels: bool = False) -> Path:
+    def make(pooling: str = "average", labels: bool = False, whole: bool = False) -> Path:
         path = tmp_path / f"{pooling}.idx"
         model = make_model(pooling)
+        if whole:
+            model.embedder.input_spec = model.embedder.spec_seeing("whole")
+            model = TrainedModel(model.embedder)
         with index.create(path, model) as idx:
             index.sync(idx, model, class_folders)
             if not labels:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from improve_helpers import mark
+from PIL import Image
 
 from lookalike import index
 from lookalike.cli import main
@@ -64,6 +65,45 @@ def test_improve_and_return(make_index: Callable[..., Path], pooling: str) -> No
         assert idx.fingerprint == fingerprint
     roll_back(path)  # and forth
     assert (vectors_of(path) == stored).all()
+
+
+def test_a_model_that_sees_whole_pictures(make_index: Callable[..., Path], class_folders: Path, tmp_path: Path) -> None:
+    """Pictures have different numbers of local features; new pictures go through the whole model."""
+    path = make_index("gsp", whole=True)
+    wide = tmp_path / "wide"
+    wide.mkdir()
+    with Image.open(next((class_folders / "class0").iterdir())) as picture:
+        picture.resize((90, 40)).save(wide / "a.png")
+        picture.resize((40, 70)).save(wide / "b.png")
+    with index.open(path) as idx:
+        index.sync(idx, idx.trained_model("cpu"), wide)
+    mark(path)
+    before = vectors_of(path)
+    assert improve(path, steps=10).installed
+    with index.open(path) as idx:
+        items = idx.items()
+        model = idx.trained_model("cpu")
+        assert model.spec.sees_whole
+        stored = idx.vectors([item.id for item in items])
+        assert np.abs(model.embed([item.file for item in items]) - stored).max() < 2e-4  # in half precision
+        assert np.abs(stored - before).max() > 1e-3
+    assert not list((tmp_path / "cache").glob("tmp*"))
+
+
+def test_whole_pictures_that_are_gone_or_changed_stop_it(make_index: Callable[..., Path], tmp_path: Path) -> None:
+    path = make_index("gsp", whole=True)
+    more = tmp_path / "more"
+    more.mkdir()
+    Image.new("RGB", (50, 40), "red").save(more / "new.png")
+    with index.open(path) as idx:
+        index.sync(idx, idx.trained_model("cpu"), more)
+    mark(path)
+    Image.new("RGB", (50, 44), "blue").save(more / "new.png")
+    with pytest.raises(ValueError, match=r"new\.png has changed since it was indexed"):
+        improve(path, steps=10)
+    (more / "new.png").unlink()
+    with pytest.raises(ValueError, match=r"1 pictures are gone, the first is .*new.png"):
+        improve(path, steps=10)
 
 
 def test_prototypes_and_projection_are_trained(make_index: Callable[..., Path]) -> None:

@@ -1,6 +1,7 @@
 """Composed queries, near-duplicates, diversity, probabilities and copies, on an index of drawn vectors."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,51 @@ def test_probabilities_compare_with_the_fiftieth_neighbour_of_the_whole_index(id
         [r.hit.distance / others[49] for r in found.results], calibration.distances, calibration.probabilities
     )
     np.testing.assert_allclose([result.probability for result in found.results], expected, atol=1e-4)
+
+
+def test_a_models_calibration_asks_the_collection_before_it_says_nothing(idx: index.Index) -> None:
+    """A promise of other pictures does not hold here: in a looser collection it would be broken for most queries."""
+    of_model = index.calibrate(idx)
+    tight = replace(of_model, nearest=[1e-6] * 500)  # of pictures that lie much closer together
+    tight.write(idx.home / "model")
+    (idx.home / FILE).unlink()
+    calibration = load_calibration(idx)
+    assert calibration is not None
+    assert "only a guide" in calibration.describe()
+    items = idx.items()
+    said = 0
+    for item, vector in zip(items, idx.vectors([item.id for item in items]), strict=True):
+        hits = [hit for hit in idx.search(vector[None], 3)[0] if hit.item.id != item.id]
+        assert tight.p_value(hits[0].distance) < 0.01
+        said += score(calibration, hits, error_rate=0.05, reference=1.0).nothing
+    assert 0 < said <= 0.05 * len(items)
+    assert score(calibration, [hits[0]._replace(distance=1.9)], reference=2.0).nothing
+    assert not score(calibration, [hits[0]._replace(distance=1.9)], error_rate=1 / 98, reference=2.0).nothing
+
+
+def test_labels_tell_how_large_classes_are(idx: index.Index) -> None:
+    of_model = replace(index.calibrate(idx), same_size=70.0)
+    of_model.write(idx.home / "model")
+    (idx.home / FILE).unlink()
+    calibration = load_calibration(idx)
+    assert calibration is not None
+    assert calibration.probabilities == of_model.adapted(96, 7.0).probabilities
+    items = idx.items()
+    ids = [item.id for item in items]
+    unlabelled = [item._replace(label="") if number % 5 == 0 else item for number, item in enumerate(items)]
+    idx.add(unlabelled, idx.vectors(ids))
+    calibration = load_calibration(idx)
+    assert calibration is not None
+    assert calibration.probabilities == of_model.adapted(96).probabilities
+
+
+def test_an_index_with_one_picture_says_nothing_of_nothing(idx: index.Index) -> None:
+    index.calibrate(idx).write(idx.home / "model")
+    (idx.home / FILE).unlink()
+    idx.delete([item.id for item in idx.items()[1:]])
+    calibration = load_calibration(idx)
+    (hits,) = idx.search(-idx.vectors([idx.items()[0].id]), 1)
+    assert not score(calibration, hits, reference=2.0).nothing
 
 
 def test_something_foreign_is_nothing(idx: index.Index) -> None:

@@ -107,8 +107,12 @@ def test_vectors_neighbours_and_weights_agree(
             with pytest.raises(ValueError, match="does not weigh places"):
                 converted.explain(files[0])
         assert repr(converted).startswith("ConvertedModel(resnet8-half, converted: ")
-        match = converted.match(files[0], files[1])  # loads torch
+        converted.load_trained = None
+        match = converted.match(files[0], files[1])
         np.testing.assert_allclose(match.matrix, model.match(files[0], files[1]).matrix, atol=1e-5)
+        first, second = vectors[:2].astype(np.float64)
+        cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
+        assert abs(match.matrix.sum() - cosine) < 1e-6
 
 
 @pytest.mark.parametrize("engine", ["openvino", "onnxruntime"])
@@ -124,6 +128,32 @@ def test_whole_pictures_agree_in_any_shape(engine: EngineName, run: Path, pictur
         fast, slow = converted.explain(picture), model.explain(picture)
         assert fast.grid.shape == slow.grid.shape
         np.testing.assert_allclose(fast.weights, slow.weights, atol=1e-5)
+        match = converted.match(square, picture)
+        np.testing.assert_allclose(match.matrix, model.match(square, picture).matrix, atol=1e-5)
+        first, second = converted.embed([square, picture]).astype(np.float64)
+        assert abs(match.matrix.sum() - first @ second) < 1e-6
+
+
+def test_a_match_that_does_not_convert_loads_torch(
+    run: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no such operator\nmore")
+
+    files = sorted(pictures.iterdir())[:2]
+    with monkeypatch.context() as patch:
+        patch.setattr("lookalike.inference.write_converted._Contributions.forward", fail)
+        patch.setenv("LOOKALIKE_CACHE", str(tmp_path / "cache"))
+        idx = index.create(tmp_path / "odd.idx", run)
+    with idx:
+        converted = idx.model()
+        assert isinstance(converted, ConvertedModel)
+        assert converted.places_file is None
+        assert [line for line in warnings_of(caplog) if "the match of gsp cannot be converted" in line]
+        expected = load(run, "cpu", "torch").match(*files)
+        np.testing.assert_allclose(converted.match(*files).matrix, expected.matrix, atol=1e-6)
+        assert idx.convert_model()  # the next lookalike index adds it
+        assert idx.model().places_file is not None  # type: ignore[attr-defined]
 
 
 def test_search_and_help_do_not_import_torch(idx_path: Path, pictures: Path) -> None:
@@ -135,7 +165,7 @@ def test_search_and_help_do_not_import_torch(idx_path: Path, pictures: Path) -> 
     )
     picture = str(pictures / "3.jpg")
     search = ["search", str(idx_path), picture, "--include-query", "--json"]
-    for words in (search, ["--help"], ["search", "--help"], ["serve", "--help"]):
+    for words in (search, [*search, "--explain"], ["--help"], ["search", "--help"], ["serve", "--help"]):
         done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
         assert json.loads(done.stdout.splitlines()[-1]) == [0, []], words
         assert not done.stderr

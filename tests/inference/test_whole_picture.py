@@ -1,6 +1,7 @@
 """Seeing the whole picture: what the sides hold counts, and every place counts once."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from lookalike.data.cropping import CropSize, crop_picture, tiles, whole_size
 from lookalike.inference.model import TrainedModel, load
 from lookalike.inference.preprocess import to_inputs
 from lookalike.models import Embedder, create_backbone, save_model
+from lookalike.training.checkpoint import RunFolder
+from lookalike.training.settings import Settings
 
 SIDE = 32
 CELLS = 4
@@ -125,6 +128,26 @@ def test_choice_is_stored(run: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     whole = load(run, "cpu", view="whole")
     np.testing.assert_array_equal(whole.embed(folder / "a.png"), of_index.embed(folder / "a.png"))
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(("stored", "sees_whole"), [("whole", True), ("crop", False), (None, False)])
+def test_an_index_sees_what_the_settings_of_its_run_say(
+    run: Path, class_folders: Path, tmp_path: Path, stored: str | None, sees_whole: bool
+) -> None:
+    """A run of an earlier version says nothing: its calibration is for the centre crop."""
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    RunFolder(copy).write_settings(Settings(data="pictures", out=copy, view=stored))  # type: ignore[arg-type]
+    out = tmp_path / "a.idx"
+    assert main(["index", str(copy), str(class_folders), "--out", str(out), "--device", "cpu"]) == 0
+    other = tmp_path / "other.idx"
+    with index.create(other, load(run, "cpu", view="crop" if sees_whole else "whole")) as idx:
+        index.sync(idx, idx.trained_model("cpu"), class_folders)
+    for words in (["--with", str(copy)], ["--with", str(copy)]):  # and goes on with it
+        assert main(["index", str(other), *words, "--name", "second", "--device", "cpu"]) == 0
+    with index.open(out) as idx, index.open(other) as first, first.open_model("second") as second:
+        assert idx.model("cpu").spec.sees_whole == sees_whole
+        assert second.model("cpu").spec.sees_whole == sees_whole
 
 
 def test_an_index_of_an_earlier_version_keeps_its_crop(run: Path, class_folders: Path, tmp_path: Path) -> None:

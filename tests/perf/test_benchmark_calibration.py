@@ -22,5 +22,8 @@ def test_runs(benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixtu
     first, _, *rows = capsys.readouterr().out.splitlines()
     assert first == "fitted on 180 queries of 15 classes of easy"
     assert [row.split(",")[1].split()[0] for row in rows] == ["96", "48", "12"]
-    distance, relative = map(float, rows[0].split()[-3:-1])
+    distance, relative, sizes, wrongly, wrongly_both, rightly, rightly_both = map(float, rows[0].split()[-7:])
     assert relative < distance
+    assert sizes == relative  # classes are as large as those of the fit
+    assert wrongly_both <= wrongly
+    assert rightly_both <= rightly

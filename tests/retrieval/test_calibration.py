@@ -117,6 +117,8 @@ def test_a_calibration_of_earlier_versions_compares_distances_as_they_are(tmp_pa
     assert calibration is not None
     assert calibration.probability([0.1, 0.3, 0.5]).tolist() == pytest.approx([0.9, 0.5, 0.1])
     assert calibration.adapted(190).probability(0.1) == pytest.approx(4.5 / 5.5)
+    assert calibration.adapted(96, 5.0).probability(0.1) == pytest.approx(5 / 6)  # smaller classes, as many others
+    assert calibration.adapted(91, 0.0).probability(0.1) == pytest.approx(0.1 / 1.1)
 
 
 def test_the_test_says_nothing_wrongly_as_often_as_it_may() -> None:

@@ -186,6 +186,6 @@ def test_a_run_resumes_with_the_settings_it_began_with() -> None:
         require_resumable(old, replace(old, pooling_settings={"keep": 0.5}), same_data=False)
     free = {"out": Path("b"), "resume": True, "steps": 7, "patience": None, "workers": 0, "cache": Path("c")}
     free |= {"device": "cpu", "devices": 2, "nodes": 3, "save_every": 5, "check": False, "strict": True}
-    free["engine"] = "torch"
+    free |= {"engine": "torch", "view": "crop"}
     assert set(free) == FREE_ON_RESUME
     require_resumable(old, replace(old, **free), same_data=True)  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from lookalike._util.settings import setting
 from lookalike.cli.arguments import JSON, REQUIRED, UsageError, parse
@@ -74,13 +74,19 @@ def run(argv: list[str]) -> int:
 
 def _calibrate_run(settings: CalibrateSettings) -> "Calibration":
     from lookalike import data
-    from lookalike.cli.loading import embed_pictures, load_model
-    from lookalike.retrieval.calibration import find_neighbourhoods, fit
+    from lookalike.cli.loading import embed_pictures, load_model, view_of_run
+    from lookalike.retrieval.calibration import FILE, WHOLE_FILE, find_neighbourhoods, fit
 
-    model = load_model(settings.target, "auto", None, settings.device, settings.engine)
     pictures = data.load(str(settings.data), progress=True)
-    vectors = embed_pictures(model, pictures, settings.workers)
-    neighbourhoods = find_neighbourhoods(vectors, pictures.labels, distance=model.distance)
-    calibration = fit(neighbourhoods, pictures.name, unseen=True)
-    calibration.write(settings.target)
+    seen: list[Literal["crop", "whole"]] = ["crop"]
+    if view_of_run(settings.target) == "whole":
+        seen.append("whole")
+    for view in seen:
+        model = load_model(settings.target, "auto", None, settings.device, settings.engine, view)
+        if view == "whole" and not model.spec.sees_whole:
+            break
+        vectors = embed_pictures(model, pictures, settings.workers)
+        neighbourhoods = find_neighbourhoods(vectors, pictures.labels, distance=model.distance)
+        calibration = fit(neighbourhoods, pictures.name, unseen=True)
+        calibration.write(settings.target, WHOLE_FILE if view == "whole" else FILE)
     return calibration

@@ -78,7 +78,7 @@ def run(argv: list[str]) -> int:
     if messages is not None:
         vectors, distance = messages.refine(vectors, settings.message_passing).numpy(), "cosine"
     figures = measure(vectors, pictures, distance=distance, ks=tuple(settings.ks or recall_ranks(pictures.name)))
-    open_set = _measure_open_set(settings, vectors, pictures, distance)
+    open_set = _measure_open_set(settings, vectors, pictures, distance, model.spec.sees_whole)
     report: dict[str, Any] = {
         **figures,
         "open_set": open_set,
@@ -98,7 +98,7 @@ def run(argv: list[str]) -> int:
 
 
 def _measure_open_set(
-    settings: EvaluateSettings, vectors: Any, pictures: Pictures, distance: str
+    settings: EvaluateSettings, vectors: Any, pictures: Pictures, distance: str, sees_whole: bool
 ) -> dict[str, Any] | None:
     """Open-set figures, and how well the calibration of the run holds; None if there is only one class."""
     if len(pictures.classes) < 2:
@@ -110,7 +110,8 @@ def _measure_open_set(
     result: dict[str, Any] = dict(calibration.open_set_metrics(neighbourhoods))
     stored = None
     if not settings.message_passing:
-        stored = calibration.Calibration.read(settings.run)
+        name = calibration.WHOLE_FILE if sees_whole else calibration.FILE
+        stored = calibration.Calibration.read(settings.run, name)
     if stored is not None:
         result |= calibration.measure(stored, neighbourhoods)
     if settings.reliability is not None:

@@ -27,6 +27,7 @@ from lookalike.cli.loading import (
     name_weights_option,
     require_backbone_options,
     use_cache,
+    view_of_run,
 )
 from lookalike.cli.output import print_result, saying_how_to_continue, unreadable_lines
 from lookalike.cli.precision import PRECISION_HELP, Precision, quantise_on_files
@@ -89,7 +90,7 @@ class IndexSettings(ShardOptions):
         None, "fit a whitening head on the pictures, for a backbone given by name; default: yes without RUN"
     )
     cache: str | None = setting(None, CACHE_HELP)
-    view: Literal["whole", "crop"] | None = setting(None, f"{VIEW_HELP}; null: as the run says, whole without RUN")
+    view: Literal["whole", "crop"] | None = setting(None, f"{VIEW_HELP}; null: as the run says, by default whole")
     weights: str = setting("auto", WEIGHTS_HELP)
     size: int | None = setting(None, "side of the input in pixels, for a backbone given by name", least=1)
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
@@ -166,6 +167,8 @@ def run(argv: list[str]) -> int:
             "without_vector": without_vector,
             **computed,
             **idx.info(),
+            "averages": model.settings()["pooling"]["name"] == "average",
+            "calibration": _source_of_calibration(idx),
             "labels": len([label for label in idx.labels() if label]),
         }
     if flags:
@@ -278,7 +281,8 @@ def _add_model(settings: IndexSettings, path: Path, run: Path, *, as_json: bool)
         StopRequest().listening() as stop,
         index.open(path, settings.store) as idx,
     ):
-        model = load_model(run, settings.weights, settings.size, settings.device, settings.engine, settings.view)
+        view = settings.view or _view_of_second_model(idx, settings.name, run) or view_of_run(run)
+        model = load_model(run, settings.weights, settings.size, settings.device, settings.engine, view)
         second = index.add_model(idx, model, settings.name, settings.engine)
         missing = len(second.missing())
         problems = _fill(settings, second, model, stop, run)
@@ -390,6 +394,8 @@ def _load_model(settings: IndexSettings, out: Path, source: str, stop: StopReque
     view = settings.view
     if view is None and (out / "index.json").exists():
         view = _view_of_index(out)
+    elif view is None and settings.run is not None:
+        view = view_of_run(settings.run)
     is_backbone = settings.run is None or (not settings.run.exists() and models.is_backbone(str(settings.run)))
     whiten = settings.whiten
     if whiten is None:
@@ -402,13 +408,32 @@ def _load_model(settings: IndexSettings, out: Path, source: str, stop: StopReque
     return load_model(run, settings.weights, settings.size, settings.device, settings.engine, view)
 
 
+def _view_of_second_model(idx: Any, name: str | None, run: Path) -> Literal["whole", "crop"] | None:
+    """What a second model sees that the index has already; None if it has none of this name."""
+    from lookalike.index.second_models import model_name
+    from lookalike.index.storage import MODEL, SECOND
+
+    name = name or model_name(str(run))
+    if name not in idx.second_models():
+        return None
+    return _view_of_model(idx.home / SECOND / name / MODEL)
+
+
 def _view_of_index(out: Path) -> Literal["whole", "crop"] | None:
     """What the model of an existing index sees; those of earlier versions see the centre crop."""
-    from lookalike._util.untrusted import read_json
     from lookalike.index.storage import MODEL, About
 
     try:
-        spec = read_json(out / About.read(out).home / MODEL / "model.json")["input"]
+        return _view_of_model(out / About.read(out).home / MODEL)
+    except (OSError, ValueError):
+        return None  # the index says what is wrong when it is opened
+
+
+def _view_of_model(folder: Path) -> Literal["whole", "crop"] | None:
+    from lookalike._util.untrusted import read_json
+
+    try:
+        spec = read_json(folder / "model.json")["input"]
     except (OSError, ValueError, KeyError, TypeError):
         return None  # the index says what is wrong when it is opened
     return "whole" if spec.get("cells") else "crop"
@@ -450,7 +475,8 @@ def _open_index(settings: IndexSettings, out: Path, model: Any) -> Any:
     if not (out / "index.json").exists():
         store = settings.store or "faiss"
         source: Any = model
-        if settings.run is not None and settings.run.exists() and settings.view is None and settings.precision is None:
+        is_as_stored = settings.precision is None and not model.spec.sees_whole and settings.view is None
+        if settings.run is not None and settings.run.exists() and is_as_stored:
             source = settings.run
         return index.create(
             out, source, store, settings.collection, settings.kind or "auto", settings.engine, settings.store_settings
@@ -515,6 +541,16 @@ def _parse_cell(key: str, cell: str) -> Any:
     return unescape_formula(cell)
 
 
+def _source_of_calibration(idx: Any) -> str | None:
+    """What the percentages of a search are fitted to: "index", "model", or None if there are none."""
+    from lookalike.index.storage import MODEL
+    from lookalike.retrieval.calibration import FILE
+
+    if (idx.home / FILE).is_file():
+        return "index"
+    return "model" if (idx.home / MODEL / FILE).is_file() else None
+
+
 def _summarise(report: dict[str, Any], notes: tuple[str, ...]) -> str:
     lines = [
         f"added {report['added']:,}, updated {report['updated']:,}, removed {report['removed']:,}, "
@@ -531,8 +567,11 @@ def _summarise(report: dict[str, Any], notes: tuple[str, ...]) -> str:
         contents += f", in Milvus at {report['store']}"
     lines.append(f"{report['index']} has {contents}")
     if report["view"] == "crop" and report["added"] == report["count"]:
+        lines.append("only the centre of every picture is seen; --view whole in a new index also sees the sides")
+    elif report["averages"] and report["added"] == report["count"]:
         lines.append(
-            "the centre of every picture is seen, as in training; --view whole in a new index also sees the sides"
+            "whole pictures are seen; if the subject is in the middle of its picture, "
+            "--view crop in a new index finds more"
         )
     if report["recall@10"] is None:
         lines.append(f"search by {report['kind']} is exact ({report['why']})")
@@ -540,5 +579,7 @@ def _summarise(report: dict[str, Any], notes: tuple[str, ...]) -> str:
         recall = f"{100 * report['recall@10']:.1f} % of the ten nearest"
         lines.append(f"search by {report['kind']} finds {recall}, measured on pictures of the index ({report['why']})")
     name = shlex.quote(report["index"])
+    if report["calibration"] == "model" and report["labels"] > 1:
+        lines.append(f"percentages come from other pictures; fit them to the labels here: lookalike calibrate {name}")
     lines.append(f"next: lookalike search {name} picture.jpg, or in a browser: lookalike serve {name}")
     return "\n".join(lines)

@@ -49,6 +49,16 @@ def load_model(
     return trained.load(run, device, engine, view)
 
 
+def view_of_run(run: Path) -> Literal["whole", "crop"] | None:
+    """Return what an index made with a run sees, as its settings say; None for runs of earlier versions and others."""
+    from lookalike.training.checkpoint import RunFolder
+
+    try:
+        return RunFolder(run).read_settings().view
+    except (OSError, ValueError, TypeError):
+        return None
+
+
 def require_backbone_options(run: Path, weights: str, size: int | None) -> None:
     """Refuse options that only a backbone given by name takes."""
     for option, value, default in (("--size", size, None), ("--weights", weights, "auto")):

@@ -97,7 +97,7 @@ def run(argv: list[str]) -> int:
         if count == 0 and settings.where and idx.count():
             check_keys(settings.where, metadata_keys(idx))
             suggestions = nearest_labels(settings.where, idx.labels())
-        load = idx.trained_model if settings.explain or settings.text else idx.model
+        load = idx.trained_model if settings.text else idx.model
         loading = thread.submit(load, settings.device, settings.engine)
         info = idx.info()  # loads the search structures meanwhile
         model = loading.result()
@@ -182,7 +182,7 @@ class _Pair:
         self.drawing: Image.Image | None = None
 
     def explain(self, model: Any, query: Path) -> None:
-        """Match the places with a ``TrainedModel``; a file that can no longer be read has no match."""
+        """Match the places; a file that can no longer be read has no match."""
         from lookalike.data.pictures import UnreadablePicture
         from lookalike.data.reading import read_picture
         from lookalike.inference.match import draw_match, match_report

@@ -3,12 +3,14 @@
 import json
 import os
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, fields
 from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING, Any
 
 from lookalike._util.progress import format_duration
+from lookalike._util.signals import StopRequest
 from lookalike.cli.argument_errors import option_name
 from lookalike.cli.arguments import JSON, UsageError, parse
 from lookalike.cli.interrupt import exit_on_interrupt
@@ -25,7 +27,7 @@ EXAMPLE = "lookalike train my_pictures/ --out runs/mine --pooling gsp --steps 50
 COMMON = ["data", "out", "pooling", "loss", "backbone", "weights", "freeze_backbone", "size", "dim", "steps"]
 COMMON += ["batch_size", "lr", "seed", "resume", "device"]
 # Left out of the command that lookalike tune prints.
-NOT_TRAINED = {"data", "out", "resume", "seed", "check", "strict", "cache", "workers", "engine"}
+NOT_TRAINED = {"data", "out", "resume", "seed", "check", "strict", "cache", "workers", "engine", "view"}
 
 
 def run(argv: list[str]) -> int:
@@ -50,7 +52,7 @@ def run(argv: list[str]) -> int:
     ended = time.monotonic()
     if os.environ.get("RANK", "0") != "0":  # torchrun: the first process writes
         return 0
-    calibration = Calibration.read(settings.out)
+    calibration = _calibrate_whole(settings.out) or Calibration.read(settings.out)
     sentence = _write_page(settings.out)
     if "--json" in flags:
         print(json.dumps(figures))
@@ -58,6 +60,19 @@ def run(argv: list[str]) -> int:
         seconds = figures["seconds"] + (began - started) + (time.monotonic() - ended)  # with imports and page
         print_result(_summarise(figures, seconds, settings.out, calibration, sentence))
     return 0
+
+
+def _calibrate_whole(run: Path) -> "Calibration | None":
+    """Calibrate for whole pictures, as an index sees them. The run is complete without it: a failure is a line."""
+    from lookalike._util.progress import Display
+    from lookalike.training.held_out import calibrate_whole
+
+    with StopRequest().listening() as stop, ExitStack() as stack:
+        try:
+            return calibrate_whole(run, lambda count, name: stack.enter_context(Display(stop).bar(count, name)))
+        except (ValueError, OSError) as error:
+            print_status(f"whole pictures could not be calibrated, the model is complete: {error}")
+            return None
 
 
 def _write_page(run: Path) -> str | None:

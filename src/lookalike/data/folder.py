@@ -16,7 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lookalike.data.files import natural_order, table_of_files
+from lookalike.data.files import counted, natural_order, table_of_files
 from lookalike.data.pictures import Pictures, Problem
 from lookalike.data.reading import HEIF_SUFFIXES, READS_HEIF, SUFFIXES
 
@@ -126,7 +126,7 @@ def read_folder(root: str | Path, fewest_classes: int = 2) -> Pictures:
             problems.append(Problem("/".join(path), NO_CLASS))
     class_of = [path[depth] for path in classified]
     if len(set(class_of)) < fewest_classes:
-        raise ValueError(_one_class(root, classified, depth))
+        raise ValueError(_one_class(root, classified, depth, len(paths) - len(classified)))
     splits = None
     if has_splits:
         splits = [SPLIT_NAMES[path[0].lower()] for path in classified]
@@ -151,12 +151,15 @@ def _no_pictures(root: Path, listing: Listing) -> str:
     return "; ".join([message, "expected a folder for each class with pictures in it", *listing.notes()])
 
 
-def _one_class(root: Path, paths: list[list[str]], depth: int) -> str:
+def _one_class(root: Path, paths: list[list[str]], depth: int, without_class: int) -> str:
     class_folder = paths[0][: depth + 1]
     message = f"{root} has only one class, {class_folder[-1]!r}; expected at least two"
     inner_folders = {path[depth + 1] for path in paths if len(path) > depth + 2}
     if len(inner_folders) > 1:
         message += f"; did you mean {root.joinpath(*class_folder)}?"
+    if without_class:
+        message += f"; {counted(without_class, 'picture')} in no class folder. "
+        message += f"To search them all without labels: lookalike index {root} --out IDX"
     return message
 
 

@@ -5,23 +5,30 @@ StoredVectors   for a linear head over averaged features, as the whitening head 
                 the projection: A (W x + b) = (A W) x + A b.
 LocalFeatures   for any other head: projection and pooling, with their prototypes, are trained on local features.
                 Pictures that are not in the feature cache go through the backbone once.
+WholeFeatures   likewise for a model that sees whole pictures, whose local features differ in number. They are computed
+                once for this training, in half precision as in the cache, and held in a temporary file.
 """
 
+import shutil
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Protocol
+from tempfile import TemporaryFile
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
+from torch.nn.utils.rnn import pad_sequence
 
+from lookalike._util.files import cache_folder
 from lookalike._util.hashing import digest
 from lookalike.improve.evidence import Evidence, Positions
 from lookalike.index.base import Index
 from lookalike.index.contents import content_of_stamp
+from lookalike.index.folder import is_unchanged
 from lookalike.index.items import Item, Vectors
 from lookalike.inference.engine import forward_each
 from lookalike.inference.model import TrainedModel
@@ -29,6 +36,7 @@ from lookalike.models import Embedder, Head
 
 UPLOADS = "uploads"
 BATCH = 64
+SPARE_BYTES = 2**30  # of the disk that stay free
 Tick = Callable[[int], None]
 
 
@@ -83,11 +91,7 @@ def open_inputs(
     if not any(parameter.requires_grad for parameter in model.embedder.head.parameters()):
         raise ValueError("the head of this model has no weights: there is nothing to improve")
     if model.spec.sees_whole:
-        name = settings["pooling"]["name"]
-        raise ValueError(
-            f"a model that sees whole pictures with the pooling {name} cannot be improved, because its local features "
-            "are not cached: make the index with --view crop"
-        )
+        return WholeFeatures(idx, model, evidence, bar)
     return LocalFeatures(idx, model, evidence, cache, bar)
 
 
@@ -171,9 +175,7 @@ class LocalFeatures:
 
     def model(self) -> TrainedModel:
         """Return the whole model with the trained head."""
-        embedder = Embedder.from_settings(self._model.embedder.settings(), self._model.embedder.backbone)
-        embedder.head.load_state_dict(self.head.state_dict())
-        return _with_engine(self._model, embedder)
+        return _with_head(self._model, self.head)
 
     @torch.inference_mode()
     def vectors_of(self, items: Sequence[Item], stamps: Sequence[str]) -> Vectors:
@@ -193,12 +195,7 @@ class LocalFeatures:
         missing = [number for number, key in enumerate(keys) if key not in self._cache.store]
         if missing:
             files = [file_of(self._idx, items[number]) for number in missing]
-            gone = [file for file in files if not file.is_file()]
-            if gone:
-                raise ValueError(
-                    f"{len(gone):,} pictures are gone, the first is {gone[0]}: lookalike index {self._idx.path} "
-                    "--prune removes them from the index"
-                )
+            _require_files(self._idx, files)
             for number, key in zip(missing, self._fill_files(files), strict=True):
                 if contents[number] and key != keys[number]:
                     raise ValueError(
@@ -227,6 +224,94 @@ class LocalFeatures:
         return keys
 
 
+class WholeFeatures:
+    """Trains projection and pooling on local features of whole pictures; see the head of this file."""
+
+    batch = (64, 32, 64)
+
+    def __init__(self, idx: Index, model: TrainedModel, evidence: Evidence, bar: Callable[[int, str], Tick]) -> None:
+        self._idx, self._model = idx, model
+        self.head = deepcopy(model.embedder.head).float()
+        self.head.register_forward_pre_hook(_mask_padding, with_kwargs=True)
+        files = [file_of(idx, item) for item in evidence.items]
+        _require_files(idx, files)
+        for file, stamp in zip(files, evidence.stamps, strict=True):
+            if not is_unchanged(file, stamp):
+                raise ValueError(f"{file} has changed since it was indexed: update the index")
+        self._row_of = {item.id: row for row, item in enumerate(evidence.items)}
+        self._ends = [0]
+        self._file = TemporaryFile(dir=_scratch_folder())  # noqa: SIM115 - lives as long as this object
+        tick = bar(len(files) + len(evidence.kept), "computing features")
+        for picture in [*files, *evidence.kept]:
+            self._store(model, picture)
+            tick(1)
+        self._file.flush()
+        self._features = np.memmap(self._file, np.float16, "r").reshape(self._ends[-1], -1)
+        self.start = _stored_vectors(idx, evidence.items)
+        if evidence.kept:
+            kept = np.arange(len(evidence.items), len(evidence.items) + len(evidence.kept))
+            self.start = np.concatenate([self.start, self._vectors(kept)])
+
+    def read(self, positions: Positions) -> Tensor:
+        """Read the local features (b, N, C) of pictures; what is missing to the longest is NaN."""
+        bags = []
+        for position in positions:
+            features = self._features[self._ends[position] : self._ends[position + 1]]
+            bags.append(torch.from_numpy(features.astype(np.float32)))
+        return pad_sequence(bags, batch_first=True, padding_value=torch.nan)
+
+    def model(self) -> TrainedModel:
+        """Return the whole model with the trained head."""
+        return _with_head(self._model, self.head)
+
+    def vectors_of(self, items: Sequence[Item], stamps: Sequence[str]) -> Vectors:
+        """Compute vectors of items from their local features; new items go through the whole model."""
+        del stamps
+        model = self.model()
+        vectors = np.empty((len(items), model.dim), np.float32)
+        rows = np.array([self._row_of.get(item.id, -1) for item in items], np.int64)
+        vectors[rows >= 0] = self._vectors(rows[rows >= 0])
+        new = [file_of(self._idx, items[number]) for number in np.flatnonzero(rows < 0).tolist()]
+        if new:
+            vectors[rows < 0] = model.embed(new)
+        return vectors
+
+    def _store(self, model: TrainedModel, picture: Path) -> None:
+        """Append the local features of a picture to the file."""
+        crop = model.preprocess.read_crop(picture)
+        with torch.inference_mode():
+            features = model.maps(torch.from_numpy(crop)[None])[0].flatten(0, 1).cpu().half().numpy()
+        if shutil.disk_usage(_scratch_folder()).free < SPARE_BYTES:
+            raise ValueError(f"{_scratch_folder()} has too little space for the local features of the pictures")
+        self._file.write(features.tobytes())
+        self._ends.append(self._ends[-1] + len(features))
+
+    @torch.inference_mode()
+    def _vectors(self, positions: Positions) -> Vectors:
+        """Vectors (n, D) of pictures, each alone."""
+        head = self.head.eval()
+        vectors = [np.zeros((0, head.dim), np.float32)]
+        for position in positions:
+            vectors.append(head(self.read(np.array([position]))).numpy())
+        return np.concatenate(vectors)
+
+
+def _mask_padding(_: torch.nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Any]) -> Any:
+    """Give a head the mask of its inputs (b, N, C), in which places of NaN are missing."""
+    features = inputs[0]
+    is_missing = features[..., 0].isnan()
+    mask = None
+    if is_missing.any():
+        mask = ~is_missing
+    return (features.nan_to_num(), mask), named
+
+
+def _scratch_folder() -> Path:
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 @torch.no_grad()
 def head_vectors(head: Head, inputs: Inputs, positions: Positions) -> NDArray[np.float32]:
     """Compute the vectors (b, D) of pictures with a head, in batches."""
@@ -245,6 +330,21 @@ def file_of(idx: Index, item: Item) -> Path:
     if item.path:
         return item.file
     return idx.path / UPLOADS / f"{item.id}.jpg"
+
+
+def _require_files(idx: Index, files: Sequence[Path]) -> None:
+    gone = [file for file in files if not file.is_file()]
+    if gone:
+        raise ValueError(
+            f"{len(gone):,} pictures are gone, the first is {gone[0]}: lookalike index {idx.path} "
+            "--prune removes them from the index"
+        )
+
+
+def _with_head(old: TrainedModel, head: Head) -> TrainedModel:
+    embedder = Embedder.from_settings(old.embedder.settings(), old.embedder.backbone)
+    embedder.head.load_state_dict(head.state_dict())
+    return _with_engine(old, embedder)
 
 
 def _with_engine(old: TrainedModel, embedder: Embedder) -> TrainedModel:

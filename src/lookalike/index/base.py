@@ -128,7 +128,7 @@ class Index(ABC):
         return self.trained_model(device, engine)
 
     def trained_model(self, device: "torch.device | str | None" = None, engine: EngineName = "auto") -> "TrainedModel":
-        """Load the model with torch, for ``TrainedModel.match``.
+        """Load the model with torch.
 
         Args:
             device: As for ``model``.

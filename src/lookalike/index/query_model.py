@@ -80,7 +80,8 @@ def convert_model(path: Path, fingerprint: str, engine: EngineName, model: "Trai
     if name == "torch":
         return False
     with suppress(Exception):  # readers fail in many ways
-        if read_converted(path / MODEL, fingerprint).engine == name:
+        converted = read_converted(path / MODEL, fingerprint)
+        if converted.engine == name and (converted.places_file or not converted.can_match):
             return True
     from lookalike.inference.model import load
     from lookalike.inference.write_converted import write_converted

@@ -37,6 +37,8 @@ from lookalike._util.files import flush, remove_unfinished, require_writable
 from lookalike._util.untrusted import LARGEST_LIST, parse_json, read_json, read_text
 from lookalike.data.pictures import BrokenData
 from lookalike.index.kinds import KINDS
+from lookalike.retrieval.calibration import FILE as CALIBRATION
+from lookalike.retrieval.calibration import WHOLE_FILE as WHOLE_CALIBRATION
 
 FORMAT = 1
 ABOUT = "index.json"
@@ -47,7 +49,7 @@ UPLOADS = "uploads"
 LARGEST_DIM = 2**16
 LATER_FIELDS = {"home", "precision", "previous", "store_settings"}  # missing in files of earlier versions
 LOCK = "writer.lock"
-MODEL_EXTRAS = ("figures.json", "settings.yaml", "data.json", "calibration.json")  # of a run
+MODEL_EXTRAS = ("figures.json", "settings.yaml", "data.json", CALIBRATION)  # of a run
 UNFINISHED = ".unfinished-index"
 HOME = re.compile(r"(versions/[0-9]{1,6}-[0-9a-f]{8})?")
 LEFTOVER_SECONDS = 600  # a reader may be writing its cache without the lock
@@ -272,8 +274,22 @@ def _copy_model(model: Any, folder: Path) -> None:
         save_model(model.embedder, folder)
         run = Path(model.source)
     for name in MODEL_EXTRAS:
-        if (run / name).is_file():
-            write_checked(folder / name, read_text(run / name, LARGEST_LIST))
+        source = run / name
+        if name == CALIBRATION:
+            source = _calibration_file(run, folder / SETTINGS)
+        if source.is_file():
+            write_checked(folder / name, read_text(source, LARGEST_LIST))
+
+
+def _calibration_file(run: Path, settings: Path) -> Path:
+    """The calibration of a run for what a model with these settings sees; it need not exist."""
+    if not _sees_whole(settings) or ((run / settings.name).is_file() and _sees_whole(run / settings.name)):
+        return run / CALIBRATION
+    return run / WHOLE_CALIBRATION
+
+
+def _sees_whole(settings: Path) -> bool:
+    return bool(read_json(settings)["input"].get("cells"))
 
 
 def _remove_leftovers(path: Path) -> None:

@@ -5,6 +5,8 @@
     MODEL/engine/backbone.*      inputs (1, 3, size, size) -> local features (1, H', W', C)
     MODEL/engine/head.*          local features (1, N, C) -> vectors (1, D), and for poolings with weights also the
                                  weights (1, N) and attributes (1, m); any N if the model sees whole pictures
+    MODEL/engine/places.*        local features (1, N, C) -> contributions of the places to the vector (1, N, D), for
+                                 ``match``; only for poolings that are weighted sums
 
 ``write_converted`` in ``inference.write_converted`` makes these files. Every time they are read, the digests of
 the model and of the converted files are checked, and the vector of a test picture is compared with torch's.
@@ -22,7 +24,8 @@ from numpy.typing import NDArray
 from lookalike._util.checksums import hash_content
 from lookalike._util.untrusted import read_json
 from lookalike.data.cropping import Pixels, squares
-from lookalike.inference.match import Match
+from lookalike.inference.heatmap import Box
+from lookalike.inference.match import Places
 from lookalike.inference.picture_model import Array, PictureModel
 from lookalike.inference.preprocess import to_arrays
 from lookalike.inference.runtime import NETWORKS, SUFFIXES, Network
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 FOLDER = "engine"
 FILE = "engine.json"
+PLACES = "places"
 FORMAT = 2
 TOLERANCE = 1e-4  # largest difference of vectors, relative to the largest entry
 INT8_TOLERANCE = 0.05  # processors round sums of int8 products differently
@@ -47,20 +51,30 @@ class ConvertedModel(PictureModel):
         engine: Name of the engine, "openvino" or "onnxruntime".
         backbone: Inputs -> local features.
         head: Local features -> vectors and, if the pooling has them, weights and attributes.
+        places_file: The network for ``match``, loaded on first use; None: torch is loaded instead.
 
     Attributes:
         fingerprint: As given.
         engine: As given.
-        load_trained: Loads the same model with torch, for ``match``. The index that the model belongs to sets it.
+        places_file: As given.
+        load_trained: Loads the same model with torch, for ``match`` without ``places_file``. The index that the model
+            belongs to sets it.
     """
 
     def __init__(
-        self, settings: dict[str, Any], fingerprint: str, engine: str, backbone: Network, head: Network
+        self,
+        settings: dict[str, Any],
+        fingerprint: str,
+        engine: str,
+        backbone: Network,
+        head: Network,
+        places_file: Path | None = None,
     ) -> None:
         distance = "cosine" if settings["normalise"] == "l2" else "l2"
         super().__init__(InputSpec.from_dict(settings["input"]), distance)
         self.fingerprint = fingerprint
         self.engine = engine
+        self.places_file = places_file
         self.load_trained: Callable[[], TrainedModel] | None = None
         self._settings = settings
         self._backbone = backbone
@@ -99,16 +113,24 @@ class ConvertedModel(PictureModel):
             return grids, np.zeros((len(crops), 0), np.float32)
         return grids, attributes[0]
 
+    def places(self, crop: Pixels, box: Box) -> Places:
+        """Split the vector of a crop (H, W, 3) into contributions; ``box`` is the area of the picture it covers."""
+        if self.places_file is None:
+            return self._trained.places(crop, box)
+        maps = self._maps(crop[None])
+        contributions = self._places.run(_as_tokens(maps))[0][0]
+        return Places(contributions.astype(np.float64), (maps.shape[1], maps.shape[2]), box)
+
+    @cached_property
+    def _places(self) -> Network:
+        network: Network = NETWORKS[self.engine](self.places_file)
+        return network
+
     @cached_property
     def _trained(self) -> "TrainedModel":
         if self.load_trained is None:
             raise ValueError("this converted model belongs to no index: load the model with lookalike.load to match")
         return self.load_trained()
-
-    def match(self, a: Any, b: Any) -> Match:
-        """Show which places of two pictures make them similar, see ``TrainedModel.match``. It loads torch once."""
-        self.check_can_match()
-        return self._trained.match(a, b)
 
     def _run(self, crops: Pixels) -> list[Array]:
         return self._head.run(_as_tokens(self._maps(crops)))
@@ -158,7 +180,10 @@ def read_converted(model_folder: Path, fingerprint: str) -> ConvertedModel:
                 raise ValueError(f"{file} is damaged")
         head, backbone = [network.result() for network in networks]
     settings = read_json(model_folder / "model.json")
-    model = ConvertedModel(settings, fingerprint, engine, backbone, head)
+    places_file: Path | None = folder / f"{PLACES}{SUFFIXES[engine]}"
+    if places_file not in files:
+        places_file = None
+    model = ConvertedModel(settings, fingerprint, engine, backbone, head, places_file)
     tolerance = INT8_TOLERANCE if about["precision"] == "int8" else TOLERANCE
     check_vector(model.example_vector, np.array(about["vector"], np.float32), tolerance)
     return model

@@ -26,10 +26,10 @@ from lookalike.inference.engine import Engine, create_engine, forward_each, join
 from lookalike.inference.engine_name import EngineName, resolve_engine
 from lookalike.inference.feature_cache import FeatureCache
 from lookalike.inference.feature_store import NotCacheable
-from lookalike.inference.heatmap import Box, crop_box
-from lookalike.inference.match import Match, Places, match_places
+from lookalike.inference.heatmap import Box
+from lookalike.inference.match import Places
 from lookalike.inference.picture_model import PictureModel
-from lookalike.inference.preprocess import as_image, as_list, crop_loader
+from lookalike.inference.preprocess import as_list, crop_loader
 from lookalike.models import Embedder, create_backbone, hub, load_model, starts_random
 from lookalike.models.embedder import View
 
@@ -284,45 +284,12 @@ class TrainedModel(PictureModel):
         vectors: Tensor = _on_cpu(torch.nn.functional.normalize(network.encode_texts(texts), dim=-1))
         return vectors.numpy()
 
-    def match(self, a: Any, b: Any) -> Match:
-        """Show which places of two pictures make them similar.
-
-        Args:
-            a: A picture, as for ``embed``.
-            b: Another picture.
-
-        Returns:
-            The cosine of their vectors as a sum over all pairs of places, and more: see ``Match``.
-
-        Raises:
-            ValueError: If the pooling is not a weighted sum (``can_match`` is False), or a vector is zero.
-        """
-        crops = [self.preprocess.read_crop(a), self.preprocess.read_crop(b)]  # of just the pixels that embed sees
-        boxes = [crop_box(self.spec, *as_image(picture).size) for picture in (a, b)]
-        return self.match_crops(crops, boxes)
-
     @torch.inference_mode()
-    def match_crops(self, crops: Sequence[Pixels], boxes: Sequence[Box]) -> Match:
-        """Do the same as ``match`` for two crops.
-
-        Args:
-            crops: Two crops (H, W, 3) uint8, made by ``preprocess``.
-            boxes: The areas of the pictures that they cover.
-
-        Returns:
-            See ``match``.
-
-        Raises:
-            ValueError: As for ``match``.
-        """
-        self.check_can_match()
-        places = []
-        for crop, box in zip(crops, boxes, strict=True):  # one by one: their grids may differ
-            maps = self.maps(torch.from_numpy(crop)[None])
-            contributions = self.embedder.head.contributions(maps.flatten(1, 2))[0]
-            grid = (maps.shape[1], maps.shape[2])
-            places.append(Places(contributions.double().cpu().numpy(), grid, box))
-        return match_places(*places)
+    def places(self, crop: Pixels, box: Box) -> Places:
+        """Split the vector of a crop (H, W, 3) into contributions; ``box`` is the area of the picture it covers."""
+        maps = self.maps(torch.from_numpy(crop)[None])
+        contributions = self.embedder.head.contributions(maps.flatten(1, 2))[0]
+        return Places(contributions.double().cpu().numpy(), (maps.shape[1], maps.shape[2]), box)
 
     @torch.inference_mode()
     def weigh_crops(self, crops: Pixels) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -12,8 +12,8 @@ from PIL import Image
 
 from lookalike._util.checks import check_count
 from lookalike.data.cropping import Pixels
-from lookalike.inference.heatmap import CropWeights, Explained, crop_box, spread
-from lookalike.inference.match import Match, can_match
+from lookalike.inference.heatmap import Box, CropWeights, Explained, crop_box, spread
+from lookalike.inference.match import Match, Places, can_match, match_places
 from lookalike.inference.preprocess import Preprocess, as_image, as_list, decoded_batches
 from lookalike.models.input_spec import InputSpec
 from lookalike.models.text_names import text_refusal
@@ -80,8 +80,8 @@ class PictureModel(ABC):
         """The settings of the model, as in ``model.json``."""
 
     @abstractmethod
-    def match(self, a: Any, b: Any) -> Match:
-        """Show which places of two pictures make them similar."""
+    def places(self, crop: Pixels, box: Box) -> Places:
+        """Split the vector of a crop (H, W, 3) into contributions; ``box`` is the area of the picture it covers."""
 
     @abstractmethod
     def embed_crops(self, crops: Pixels) -> Array:
@@ -153,6 +153,40 @@ class PictureModel(ABC):
                 spread_weights = spread(weights.grid, box, width, height)
                 explained.append(Explained(spread_weights, weights.grid, box, weights.attributes))
         return explained[0] if alone else explained
+
+    def match(self, a: Any, b: Any) -> Match:
+        """Show which places of two pictures make them similar.
+
+        Args:
+            a: A picture, as for ``embed``.
+            b: Another picture.
+
+        Returns:
+            The cosine of their vectors as a sum over all pairs of places, and more: see ``Match``.
+
+        Raises:
+            ValueError: If the pooling is not a weighted sum (``can_match`` is False), or a vector is zero.
+        """
+        crops = [self.preprocess.read_crop(a), self.preprocess.read_crop(b)]  # of just the pixels that embed sees
+        boxes = [crop_box(self.spec, *as_image(picture).size) for picture in (a, b)]
+        return self.match_crops(crops, boxes)
+
+    def match_crops(self, crops: Sequence[Pixels], boxes: Sequence[Box]) -> Match:
+        """Do the same as ``match`` for two crops.
+
+        Args:
+            crops: Two crops (H, W, 3) uint8, made by ``preprocess``.
+            boxes: The areas of the pictures that they cover.
+
+        Returns:
+            See ``match``.
+
+        Raises:
+            ValueError: As for ``match``.
+        """
+        self.check_can_match()
+        a, b = (self.places(crop, box) for crop, box in zip(crops, boxes, strict=True))  # their grids may differ
+        return match_places(a, b)
 
     def explain_crop(self, crop: Pixels) -> CropWeights:
         """Show where in a crop the pooling looked, without weights per pixel of the picture.

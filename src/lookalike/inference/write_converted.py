@@ -1,6 +1,7 @@
 """Convert a model and write it into a folder, for ``inference.converted``."""
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,13 +13,16 @@ from torch import Tensor, nn
 from lookalike._util.checksums import hash_content, write_checked
 from lookalike._util.files import flush
 from lookalike.inference.conversion import convert_once
-from lookalike.inference.converted import FILE, FOLDER, FORMAT, ConvertedModel, check_vector, example_crops
+from lookalike.inference.converted import FILE, FOLDER, FORMAT, PLACES, ConvertedModel, check_vector, example_crops
 from lookalike.inference.engine import ConvertedEngine, TorchEngine, create_engine
 from lookalike.inference.engine_name import EngineName
 from lookalike.inference.model import TrainedModel
 from lookalike.inference.runtime import NETWORKS, Network
 from lookalike.models.embedder import Head
 from lookalike.models.store import SETTINGS, WEIGHTS
+from lookalike.models.weight_files import first_line
+
+logger = logging.getLogger(__name__)
 
 
 class _HeadOutputs(nn.Module):
@@ -43,6 +47,21 @@ class _HeadOutputs(nn.Module):
         if not self.head.pooling.has_attributes:
             return pooled.vector, pooled.weights
         return pooled.vector, pooled.weights, pooled.attributes
+
+
+class _Contributions(nn.Module):
+    """The contributions of the places to the vector, (1, N, D), of local features (1, N, C)."""
+
+    def __init__(self, head: Head, any_count: bool) -> None:
+        super().__init__()
+        self.head = head
+        self.any_count = any_count
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        mask = None
+        if self.any_count:
+            mask = torch.ones_like(tokens[..., 0], dtype=torch.bool)
+        return self.head.contributions(tokens, mask)
 
 
 def write_converted(model: TrainedModel, folder: Path, fingerprint: str, engine: EngineName) -> None:
@@ -86,6 +105,11 @@ def write_converted(model: TrainedModel, folder: Path, fingerprint: str, engine:
     head_path, head = convert_once(
         head_module, bags[0].clone(), engine, name, load_head, title=title, any_count=sees_whole
     )
+    parts = {"backbone": maps_engine.path, "head": head_path}
+    if model.can_match:
+        places_path = _convert_places(model, bags, engine, name)
+        if places_path is not None:
+            parts[PLACES] = places_path
     converted = ConvertedModel(model.settings(), fingerprint, engine, maps_engine.network, head)
     for crops, vector in zip(pictures, vectors, strict=True):
         check_vector(converted.embed_crops(crops)[0], vector)
@@ -93,7 +117,7 @@ def write_converted(model: TrainedModel, folder: Path, fingerprint: str, engine:
         unfinished = Path(temporary) / FOLDER
         unfinished.mkdir()
         digests = {name: hash_content(folder / name) for name in (SETTINGS, WEIGHTS)}
-        for part, source in (("backbone", maps_engine.path), ("head", head_path)):
+        for part, source in parts.items():
             for file in sorted(source.parent.glob(f"{source.stem}.*")):
                 copy = unfinished / f"{part}{file.suffix}"
                 shutil.copyfile(file, copy)
@@ -110,3 +134,24 @@ def write_converted(model: TrainedModel, folder: Path, fingerprint: str, engine:
         write_checked(unfinished / FILE, json.dumps(about, indent=2) + "\n")
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
         unfinished.rename(folder / FOLDER)
+
+
+def _convert_places(model: TrainedModel, bags: list[Tensor], engine: EngineName, name: str) -> Path | None:
+    """Convert what ``match`` computes; a warning says if that is not possible, and ``match`` then loads torch."""
+    sees_whole = model.spec.sees_whole
+    module = _Contributions(model.embedder.head, sees_whole).eval()
+
+    def load(path: Path) -> Path:
+        network: Network = NETWORKS[engine](path)
+        for bag in bags:
+            check_vector(network.run(bag.numpy())[0][0], model.embedder.head.contributions(bag)[0].numpy())
+        return path
+
+    title = f"the match of {model.settings()['pooling']['name']}"
+    try:
+        return convert_once(
+            module, bags[0].clone(), engine, f"{name} {PLACES}", load, title=title, any_count=sees_whole
+        )
+    except Exception as error:  # converters fail in many ways
+        logger.warning("%s cannot be converted, it will load torch: %s", title, first_line(error))
+        return None

@@ -7,17 +7,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lookalike import data
 from lookalike.data.pictures import Pictures
 from lookalike.experiments.cells import test_vectors
 from lookalike.inference.model import TrainedModel, load
 from lookalike.models import Embedder
 from lookalike.retrieval.search import neighbours
-from lookalike.training.checkpoint import RunFolder
 from lookalike.training.evaluate import roles
+from lookalike.training.held_out import read_pictures, sample_classes
 from lookalike.training.model import create_embedder
 from lookalike.training.settings import Settings
-from lookalike.training.split import describe, divide
 
 NEAREST = 10  # neighbours that are counted
 MOST_CACHED, MOST_COMPUTED = 20_000, 2_000  # pictures that are measured, if the backbone's features are cached or not
@@ -83,11 +81,11 @@ def read_held_out(run: Path, settings: Settings) -> HeldOut | None:
     Raises:
         ValueError: If the pictures or the model can no longer be read, or the data has changed.
     """
-    train, pictures = _read_pictures(run, settings)
+    train, pictures = read_pictures(run, settings)
     if pictures is None:
         return None
     total = len(pictures)
-    pictures = _sample(pictures, MOST_CACHED if settings.head_only else MOST_COMPUTED, settings.seed)
+    pictures = sample_classes(pictures, MOST_CACHED if settings.head_only else MOST_COMPUTED, settings.seed)
     queries, gallery = roles(pictures)
     if queries is None or gallery is None:
         queries = gallery = np.arange(len(pictures))
@@ -111,33 +109,6 @@ def read_held_out(run: Path, settings: Settings) -> HeldOut | None:
         after=_nearest(after, queries, gallery, k, model.distance),
         before=_nearest(before, queries, gallery, k, before_model.distance),
     )
-
-
-def _read_pictures(run: Path, settings: Settings) -> tuple[Pictures, Pictures | None]:
-    """Training and held-out pictures, as the run divided them."""
-    if settings.data is None:
-        raise ValueError("the run does not say where its pictures are")
-    described = RunFolder(run).read_json("data.json")
-    left_out = {name for name, _ in described["left_out"]}
-    pictures = data.load(settings.data, check=False)
-    kept = np.array([name not in left_out for name in pictures.names], dtype=bool)
-    if not kept.all():
-        pictures = pictures.take(kept)
-    train, held_out, _ = divide(pictures, settings)
-    now = describe(pictures, train, held_out)
-    if (now["training"], now["held_out"]) != (described["training"], described["held_out"]):
-        raise ValueError(f"{settings.data} has changed since the run was trained")
-    return train, held_out
-
-
-def _sample(pictures: Pictures, most: int, seed: int) -> Pictures:
-    """All pictures, or as many whole classes as make ``most`` pictures."""
-    if len(pictures) <= most:
-        return pictures
-    order = np.random.default_rng(seed).permutation(len(pictures.classes))
-    cumulative = np.cumsum(pictures.counts()[order])
-    chosen = order[: max(2, int((cumulative <= most).sum()))]
-    return pictures.take(np.isin(pictures.labels, chosen))
 
 
 def _before_training(model: TrainedModel, settings: Settings) -> TrainedModel:

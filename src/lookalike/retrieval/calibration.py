@@ -12,8 +12,9 @@ labels, and the probabilities hold better on classes that are harder or easier t
 A larger collection has more pictures of other classes at every distance, so the odds of "same" fall. Where the growth
 makes it denser, d_50 shrinks and shows it already; where new kinds are merely added elsewhere, it does not. ``adapted``
 divides the odds by the square root of the growth, a compromise: on drawn clusters of several sizes and spreads it
-erred least among the exponents 0, 1/4, 1/2, 3/4 and 1. Classes are taken to be as large as those of the fit, and
-``lookalike calibrate`` fits to the labels of an index.
+erred least among the exponents 0, 1/4, 1/2, 3/4 and 1. The odds of "same" grow with the number of pictures of the
+query's class. If the collection has labels, their class sizes are used; else classes are taken to be as large as those
+of the fit. ``lookalike calibrate`` fits to the labels of an index.
 
 The test is conformal. Let s_1 ... s_n be the distances of queries to their nearest neighbour, for queries whose class
 is present. For a new query with the nearest neighbour at s,
@@ -22,6 +23,11 @@ is present. For a new query with the nearest neighbour at s,
 
 If its class is present and it is drawn like the others, p <= error_rate happens with a probability of at most
 error_rate. So "nothing here looks the same" is said wrongly no more often than that.
+
+Another collection has other distances, and the promise does not hold there. So the same test is also made with the
+collection's own pictures, each searched among the others: s_1 ... s_n are then the distances of up to 300 of them to
+their nearest neighbour. This needs no labels, and holds for queries that are drawn like the collection. Pictures
+whose class has no other only make it more careful. "Nothing" is said if both tests say so.
 """
 
 import json
@@ -36,11 +42,13 @@ from lookalike._util.checksums import write_checked
 from lookalike._util.untrusted import read_json
 
 FILE = "calibration.json"
+WHOLE_FILE = "calibration-whole.json"  # of a run, for whole pictures; ``FILE`` is then for the centre crop
 FORMAT = 2
 READABLE = (1, 2)  # format 1 has no ``rank``
 NEIGHBOURS = 10  # per query
 RANK = 50  # of the neighbour that distances are compared with; 25 and 100 erred about as much
 SMALLEST_REFERENCE = 1e-6  # copies lie at distance 0
+SMALLEST_SAME = 0.1  # other pictures of a class, so that odds stay above 0
 MOST_QUERIES = 5_000
 BLOCK = 512  # queries compared at once
 MOST_KNOTS = 1_000
@@ -129,36 +137,47 @@ class Calibration:
             distances = _relative(distances, references)
         return np.interp(distances, self.distances, self.probabilities)
 
-    def adapted(self, pictures: int) -> "Calibration":
-        """Adapt the probabilities to a collection with this number of pictures, see above."""
-        others = max(1.0, pictures - 1 - self.same_size)
+    def adapted(self, pictures: int, same_size: float | None = None) -> "Calibration":
+        """Adapt the probabilities to a collection, see above.
+
+        Args:
+            pictures: Number of its pictures.
+            same_size: Mean number of other pictures with the class of a picture; None: unknown, as in the fit.
+        """
+        known = self.same_size if same_size is None else same_size
+        others = max(1.0, pictures - 1 - known)
         ratio = self.other_size / others
         if self.rank:
             ratio = ratio**0.5
+        ratio *= max(known, SMALLEST_SAME) / max(self.same_size, SMALLEST_SAME)
         odds = np.array(self.probabilities) / (1 - np.array(self.probabilities)) * ratio
         return replace(self, probabilities=(odds / (1 + odds)).tolist())
 
     def p_value(self, nearest: float) -> float:
         """The p-value of "a picture of the query's class is here", from the distance to the nearest picture."""
-        farther = len(self.nearest) - int(np.searchsorted(self.nearest, nearest, side="left"))
-        return (1 + farther) / (len(self.nearest) + 1)
+        return conformal_p_value(self.nearest, nearest)
+
+    def p_value_here(self, nearest: float) -> float:
+        """The same from the collection's own pictures; 0 where none are known, as in the calibration itself."""
+        del nearest
+        return 0.0
 
     def describe(self) -> str:
         """One line for people."""
         return f"calibrated on {self.source}, {self.queries:,} pictures of {self.classes:,} classes"
 
-    def write(self, folder: Path) -> None:
-        """Write ``calibration.json`` into a folder."""
-        write_checked(folder / FILE, json.dumps(asdict(self)) + "\n")
+    def write(self, folder: Path, name: str = FILE) -> None:
+        """Write ``calibration.json``, or another name, into a folder."""
+        write_checked(folder / name, json.dumps(asdict(self)) + "\n")
 
     @classmethod
-    def read(cls, folder: Path) -> "Calibration | None":
-        """Read ``calibration.json`` from a folder; None if there is none.
+    def read(cls, folder: Path, name: str = FILE) -> "Calibration | None":
+        """Read ``calibration.json``, or another name, from a folder; None if there is none.
 
         Raises:
             ValueError: If the file is damaged or has another format.
         """
-        file = folder / FILE
+        file = folder / name
         if not file.is_file():
             return None
         content = read_json(file)
@@ -168,6 +187,17 @@ class Calibration:
         except (TypeError, ValueError) as error:
             raise ValueError(f"{file} is damaged: {error}; lookalike calibrate writes a new one") from None
         return calibration
+
+
+def conformal_p_value(known: Any, nearest: float) -> float:
+    """The p-value of a nearest distance, from the ascending nearest distances of known queries.
+
+    Examples:
+        >>> conformal_p_value([0.1, 0.2, 0.3], 0.25)
+        0.5
+    """
+    farther = len(known) - int(np.searchsorted(known, nearest, side="left"))
+    return (1 + farther) / (len(known) + 1)
 
 
 def _relative(distances: Any, references: Any) -> Floats:
@@ -414,7 +444,7 @@ def measure(calibration: Calibration, neighbourhoods: Neighbourhoods, error_rate
     pictures = round(neighbourhoods.same_size + neighbourhoods.other_size) + 1
     exists = np.isfinite(neighbourhoods.distances)
     same = neighbourhoods.same[exists]
-    adapted = calibration.adapted(pictures)
+    adapted = calibration.adapted(pictures, neighbourhoods.same_size)
     predicted = adapted.probability(neighbourhoods.distances, neighbourhoods.references[:, None])[exists]
     present = neighbourhoods.present & np.isfinite(neighbourhoods.nearest_other)
     rejected = [calibration.p_value(s) <= error_rate for s in neighbourhoods.distances[present, 0]]

@@ -62,5 +62,4 @@ class Served:
 
     def match_crops(self, crops: list[Pixels], boxes: list[Box]) -> Match:
         """Match two crops, in the model's thread."""
-        match: Match = self.torch_model().match_crops(crops, boxes)
-        return match
+        return self.model.match_crops(crops, boxes)

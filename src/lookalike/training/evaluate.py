@@ -61,8 +61,7 @@ class Evaluator:
             queries=queries,
             gallery=gallery,
         )
-        unseen = not set(validation.classes) & set(self.setup.train.classes)
-        source = "classes held out from training" if unseen else "pictures held out from training"
+        source, unseen = held_out_source(self.setup.train, validation)
         try:
             return fit(neighbourhoods, source, unseen=unseen)
         except ValueError:
@@ -98,6 +97,12 @@ class Evaluator:
         if with_averages:
             return results[0], results[1]
         return results[0], None
+
+
+def held_out_source(train: Pictures, validation: Pictures) -> tuple[str, bool]:
+    """Return what a calibration on held-out pictures says of them, and whether their classes were not trained on."""
+    unseen = not set(validation.classes) & set(train.classes)
+    return "classes held out from training" if unseen else "pictures held out from training", unseen
 
 
 def measure(

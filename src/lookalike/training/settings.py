@@ -206,6 +206,11 @@ class Settings:
     evaluate_every: int = setting(100, "steps between evaluations", group="evaluation", least=1)
     patience: int | None = setting(10, "evaluations without improvement that stop the run; null: never", least=1)
     monitor: Literal["MAP@R", "P@1", "P@R"] = setting("MAP@R", "metric that selects the best weights")
+    view: Literal["whole", "crop"] | None = setting(
+        None,
+        "what lookalike index will see of a picture with this model: whole, or crop: only its centre, as in training; "
+        "null: whole",
+    )
     count_start: bool = setting(True, "the evaluation before the first step may be the best one")
     save_every: int | None = setting(None, "steps between saved states; null: at every evaluation", least=1)
     log_every: int = setting(10, "steps between rows of metrics.csv", least=1)
@@ -243,6 +248,7 @@ FREE_ON_RESUME = frozenset(
         "save_every",
         "check",
         "strict",
+        "view",
     }
 )
 

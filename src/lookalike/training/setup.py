@@ -186,7 +186,8 @@ def set_up(settings: Settings, folder: RunFolder, stop: StopRequest, pictures: P
             folder.write_settings(settings)
             folder.write_json("data.json", describe(pictures, train, validation))
         elif previous is not None:  # so that the next --resume knows the last request
-            folder.write_settings(replace(previous, steps=settings.steps, patience=settings.patience))
+            kept = replace(previous, steps=settings.steps, patience=settings.patience, view=settings.view)
+            folder.write_settings(kept)
     return Setup(
         settings, fabric, display, folder, train, validation, embedder, objective, anchors, feed, fingerprints, state
     )

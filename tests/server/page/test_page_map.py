@@ -65,6 +65,25 @@ def test_the_map(page: Any, collection: index.Index) -> None:
     assert page.locator("#query figcaption").inner_text() == from_map
 
 
+def test_a_map_that_takes_longer_than_a_request_is_asked_for_again(opening: Callable[..., Any]) -> None:
+    """The server goes on with it: 100,000 pictures on a busy machine."""
+    asked = []
+
+    def answer(route: Any) -> None:
+        asked.append(route.request.url)
+        if len(asked) == 1:
+            error = {"error": {"code": "timeout", "message": "it took longer than 30 seconds"}}
+            route.fulfill(status=504, json=error, headers={"Retry-After": "0"})
+        else:
+            route.continue_()
+
+    page = opening(allowed="504")
+    page.route("**/map", answer)
+    page.locator("#tab-map").click()
+    expect(page.locator("#map-status")).to_have_text(re.compile(r"^\d+ pictures$"))
+    assert len(asked) == 2
+
+
 def test_the_map_zoomed_and_dragged(page: Any) -> None:
     points, pixels, box = opened_map(page)
     middle = np.array([box["x"] + box["width"] / 2, box["y"] + box["height"] / 2])

@@ -2,6 +2,7 @@
 
 const STORAGE_NAME = "lookalike-key";
 const BUSY = 503;
+const TOO_SLOW = 504;
 const UNAUTHORISED = 401;
 const ATTEMPTS = 4; // while the server is busy
 
@@ -102,12 +103,12 @@ async function json(path, options) {
 }
 
 /** Calls `request()` again while the server is busy, a few times. */
-export async function retryWhileBusy(request, signal) {
+export async function retryWhileBusy(request, signal, statuses = [BUSY]) {
   for (let attempt = 1; ; attempt += 1) {
     try {
       return await request();
     } catch (error) {
-      if (error.status !== BUSY || attempt === ATTEMPTS || signal?.aborted) throw error;
+      if (!statuses.includes(error.status) || attempt === ATTEMPTS || signal?.aborted) throw error;
       await new Promise((resolve) => setTimeout(resolve, 1000 * (error.retryAfter ?? 1)));
     }
   }
@@ -133,7 +134,10 @@ export const labels = async () => (await json("labels")).labels;
 export const item = (id) => json(`items/${encodeURIComponent(id)}`);
 
 /** GET /map: see map_points.js */
-export const map = () => json("map");
+const map = () => json("map");
+
+/** GET /map. A large one may take longer than a request; the server goes on with it, and a later request gets it. */
+export const loadMap = () => retryWhileBusy(map, null, [BUSY, TOO_SLOW]);
 
 /** GET /map/progress: { revision, method, progress } */
 export const mapProgress = () => json("map/progress");

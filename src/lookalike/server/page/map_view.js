@@ -72,7 +72,7 @@ export class MapView {
   }
 
   async load() {
-    const answer = await api.retryWhileBusy(api.map);
+    const answer = await api.loadMap();
     this.map.setPoints(new Points(answer));
     this.note = answer.note;
     this.summary = answer.ids.length ? plural(answer.ids.length, "picture") : EMPTY_COLLECTION;
