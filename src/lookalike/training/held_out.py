@@ -35,7 +35,7 @@ def calibrate_whole(
         The calibration; None if the run is for crops, its backbone sees no whole pictures, or too few are held out.
 
     Raises:
-        ValueError: If pictures or model cannot be read any more.
+        ValueError: If the pictures or the model can no longer be read.
     """
     settings = RunFolder(run).read_settings()
     if settings.view != "whole":
@@ -86,7 +86,7 @@ def read_pictures(run: Path, settings: Settings) -> tuple[Pictures, Pictures | N
     train, held_out, _ = divide(pictures, settings)
     now = describe(pictures, train, held_out)
     if (now["training"], now["held_out"]) != (described["training"], described["held_out"]):
-        raise ValueError(f"{settings.data} is not what the run was trained on any more")
+        raise ValueError(f"{settings.data} has changed since the run was trained")
     return train, held_out
 
 
