@@ -68,13 +68,29 @@ def test_marks_on_one_picture_are_divided_all_the_same() -> None:
 
 def test_held_out_classes() -> None:
     pairs, same = stars(5)
-    labels = np.repeat(np.arange(20), 10)
-    parts = split(evidence(pairs, same, labels))
+    pairs = pairs + 200  # on pictures without a label
+    labels = np.concatenate([np.repeat(np.arange(20), 10), np.full(30, -1)])
+    parts = split(evidence(pairs, same, labels, count=230))
     assert parts.held_out_classes == 5
     assert len(parts.held_out_pictures) == 50
     assert (parts.training_labels[parts.held_out_pictures] == -1).all()
     assert (parts.training_labels >= 0).sum() == 150
-    assert split(evidence(pairs, same)).held_out_classes == 0
+    assert split(evidence(pairs, same, count=230)).held_out_classes == 0
+
+
+def test_held_out_classes_are_measured_without_training_marks() -> None:
+    """Except if most of their pictures have such marks."""
+    labels = np.repeat(np.arange(20), 6)
+    pairs, same = stars(20)
+    for count, are_left_out in ((5, True), (20, False)):
+        known = evidence(pairs[: 5 * count], same[: 5 * count], labels, count=120)
+        parts = split(known)
+        of_classes = np.flatnonzero((labels != parts.training_labels) & (labels >= 0))
+        trained = np.intersect1d(of_classes, known.pairs[parts.training])
+        assert len(of_classes) == 30
+        assert len(trained) > 0
+        left_out = np.setdiff1d(of_classes, parts.held_out_pictures)
+        assert left_out.tolist() == (trained.tolist() if are_left_out else [])
 
 
 def test_it_says_how_many_marks_are_needed() -> None:

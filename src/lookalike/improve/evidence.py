@@ -1,6 +1,6 @@
 """What is known about the pictures of an index: labels, marked pairs, and which of both are held out.
 
-Held-out marks and classes choose the training step and decide whether a model is installed, so nothing trains on them.
+Held-out marks and classes decide how far training may change the model, so nothing trains on them.
 Marks that share pictures are held out together, as long as that leaves enough on both sides. Which ones depends on the
 seed and on the contents of the pictures alone.
 """
@@ -65,7 +65,8 @@ class Split(NamedTuple):
         training: Marks that train, as rows of ``Evidence.pairs``.
         held_out: Marks that are held out.
         training_labels: (pictures,) labels that train; -1 otherwise.
-        held_out_pictures: Positions of the pictures of the held-out classes.
+        held_out_pictures: Positions of the pictures of the held-out classes. Those that training marks name are left
+            out, unless they are most of them.
         held_out_classes: Number of these classes.
         apart: Whether no picture has both training and held-out marks.
     """
@@ -134,7 +135,11 @@ def split(evidence: Evidence, seed: int = 0) -> Split:
     classes = _held_out_classes(evidence, seed)
     is_held_out = np.isin(evidence.labels, classes)
     training_labels = np.where(is_held_out, -1, evidence.labels)
-    return Split(training, held_out, training_labels, np.flatnonzero(is_held_out), len(classes), apart)
+    pictures = np.flatnonzero(is_held_out)
+    unmarked = np.setdiff1d(pictures, evidence.pairs[training])
+    if len(unmarked) >= len(pictures) / 2:
+        pictures = unmarked
+    return Split(training, held_out, training_labels, pictures, len(classes), apart)
 
 
 def known_relations(pairs: Positions, same: NDArray[np.bool_]) -> tuple[Positions, NDArray[np.int8]]:

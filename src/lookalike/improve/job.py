@@ -42,13 +42,13 @@ def improve(
 ) -> Report:
     """Train the head of an index's model further on its marks and labels, and install it if it is no worse.
 
-    A quarter of the marks and of the classes is held out. The new model is refused if it is worse on either, beyond
-    ``report.MARK_TOLERANCE`` or ``report.CLASS_TOLERANCE``. Otherwise model, vectors and calibration of the index are
-    replaced in one moment, and the version before is kept for ``roll_back``.
+    A quarter of the marks and of the classes is held out. The new model is refused if it is worse on either. Otherwise
+    model, vectors and calibration of the index are replaced in one moment, and the version before is kept for
+    ``roll_back``.
 
     Args:
         path: The folder of the index.
-        steps: Largest number of training steps.
+        steps: Number of training steps.
         seed: Seed of the batches and of what is held out.
         cache: Folder of cached features; None: the user's.
         device: Where missing features are computed; None takes a GPU if there is one.
@@ -189,6 +189,10 @@ def _report(installed: bool, reason: str, evidence: Evidence, parts: Split, lear
         notes.append(f"left out {evidence.expired:,} marks on pictures that are gone")
     if not parts.apart:
         notes.append("the held-out marks share pictures with the others: mark more pictures for figures to trust")
+    if not installed:
+        notes.append("smaller steps towards the new model are worse, too")
+    elif learnt.share < 1:
+        notes.append(f"kept {100 * learnt.share:.0f} % of the change: more of it was worse on what was held out")
     return Report(
         installed=installed,
         reason=reason,
@@ -198,8 +202,9 @@ def _report(installed: bool, reason: str, evidence: Evidence, parts: Split, lear
         held_out_classes=parts.held_out_classes,
         before=learnt.before,
         after=learnt.after,
+        share=learnt.share,
         kept_neighbours=stayed,
-        steps=learnt.result.best_step,
+        steps=learnt.steps,
         seconds=0.0,
         notes=notes,
     )
