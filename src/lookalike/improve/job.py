@@ -187,8 +187,8 @@ def _report(installed: bool, reason: str, evidence: Evidence, parts: Split, lear
         notes.append(f"left out {evidence.contradictions:,} marks that contradict each other")
     if evidence.expired:
         notes.append(f"left out {evidence.expired:,} marks on pictures that are gone")
-    if not parts.apart:
-        notes.append("the held-out marks share pictures with the others: mark more pictures for figures to trust")
+    if not parts.independent:
+        notes.append("the held-out marks follow from the others: mark more pictures for figures to trust")
     if not installed:
         notes.append("smaller steps towards the new model are worse, too")
     elif learnt.share < 1:

@@ -27,7 +27,7 @@ from lookalike.training.loop import fit
 from lookalike.training.model import Learner, relative_rate
 
 LOSS = "multi-similarity"
-MARKS, LABELS, KEPT = 1.0, 1.0, 100.0  # weights
+MARKS, LABELS, KEPT = 1.0, 1.0, 200.0  # weights
 STEPS = 100
 SHARES = (1.0, 0.75, 0.5, 0.25)  # of the change of the weights, in the order of trying
 PER_CLASS = 4
