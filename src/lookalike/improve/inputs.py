@@ -21,13 +21,12 @@ from torch.nn.functional import normalize
 from lookalike._util.hashing import digest
 from lookalike.improve.evidence import Evidence, Positions
 from lookalike.index.base import Index
-from lookalike.index.contents import content_of_stamp
+from lookalike.index.contents import content_of_stamp, file_of
 from lookalike.index.items import Item, Vectors
 from lookalike.inference.engine import forward_each
 from lookalike.inference.model import TrainedModel
 from lookalike.models import Embedder, Head
 
-UPLOADS = "uploads"
 BATCH = 64
 Tick = Callable[[int], None]
 
@@ -238,13 +237,6 @@ def head_vectors(head: Head, inputs: Inputs, positions: Positions) -> NDArray[np
 
 def _stored_vectors(idx: Index, items: Sequence[Item]) -> Vectors:
     return idx.vectors([item.id for item in items])
-
-
-def file_of(idx: Index, item: Item) -> Path:
-    """Return the file of an item's picture."""
-    if item.path:
-        return item.file
-    return idx.path / UPLOADS / f"{item.id}.jpg"
 
 
 def _with_engine(old: TrainedModel, embedder: Embedder) -> TrainedModel:

@@ -17,7 +17,7 @@ from lookalike.improve.learning import STEPS, Learnt, kept_neighbours, learn
 from lookalike.improve.report import Report, decide
 from lookalike.index import open as open_index
 from lookalike.index.base import Index
-from lookalike.index.contents import content_of_stamp
+from lookalike.index.contents import content_of_stamp, file_of
 from lookalike.index.items import Item, Vectors
 from lookalike.index.job_status import IMPROVE, Watched, watched
 from lookalike.index.storage import MODEL, About
@@ -229,8 +229,6 @@ def _known_vectors(evidence: Evidence, vectors: Vectors, compute: Any) -> Any:
 
 def _earlier_vectors(idx: Index, old: Index, model: TrainedModel) -> Any:
     """Vectors of the earlier version for unchanged pictures; ``model`` embeds the others."""
-    from lookalike.improve.inputs import file_of
-
     stamps_then = old.stamps([item.id for item in old.items()])
 
     def earlier(items: Sequence[Item], stamps: Sequence[str]) -> Vectors:
