@@ -137,6 +137,7 @@ def split(evidence: Evidence, seed: int = 0) -> Split:
     classes = _held_out_classes(evidence, seed)
     is_held_out = np.isin(evidence.labels, classes)
     training_labels = np.where(is_held_out, -1, evidence.labels)
+    training_labels[evidence.pairs[held_out]] = -1  # two labels would say what a held-out mark says
     pictures = np.flatnonzero(is_held_out)
     unmarked = np.setdiff1d(pictures, evidence.pairs[training])
     if len(unmarked) >= len(pictures) / 2:
