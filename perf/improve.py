@@ -1,8 +1,9 @@
-"""How long does ``lookalike improve`` take? Copies an index, marks it by the folders of its pictures, and improves it.
+"""How long does ``lookalike improve`` take, and is its model installed? Marks copies of an index and improves them.
 
-    python perf/improve.py IDX [--marks 200]
+    python perf/improve.py IDX [--marks 200] [--seeds 3] [--unlabelled]
 
-Prints seconds of the clock and of the processor, and the report. Pictures must lie in class folders.
+A simulated user marks the nearest pictures of random queries by their class folders. For each seed, prints seconds of
+the clock and of the processor, and the report.
 """
 
 import argparse
@@ -22,11 +23,11 @@ from lookalike.index.marks import Marks
 RESULTS = 10  # marked for each query
 
 
-def mark(path: Path, count: int) -> None:
+def mark(path: Path, count: int, seed: int = 0) -> None:
     """Mark the nearest pictures of random queries by their folders."""
     with index.open(path) as idx, Marks(path) as marks:
         ids = np.array([item.id for item in idx.items()])
-        for query in np.random.default_rng(0).permutation(ids)[: count // RESULTS].tolist():
+        for query in np.random.default_rng(seed).permutation(ids)[: count // RESULTS].tolist():
             hits = idx.search(idx.vectors([query]), RESULTS + 1)[0]
             others = [hit.item.id for hit in hits if hit.item.id != query][:RESULTS]
             first, *results = marked_pictures(idx, [query, *others])
@@ -36,20 +37,35 @@ def mark(path: Path, count: int) -> None:
                     marks.add(first, result, "same" if is_same else "different")
 
 
+def remove_labels(path: Path) -> None:
+    """Remove all labels of an index."""
+    with index.open(path) as idx:
+        items = [item._replace(label="") for item in idx.items()]
+        ids = [item.id for item in items]
+        stamps = idx.stamps(ids)
+        idx.add(items, idx.vectors(ids), [stamps[item_id] for item_id in ids])
+
+
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser()
     parser.add_argument("index", type=Path)
     parser.add_argument("--marks", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--unlabelled", action="store_true", help="remove the labels of the copy")
     options = parser.parse_args()
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "copy.idx"
-        shutil.copytree(options.index, path)
-        mark(path, options.marks)
-        wall, processor = time.perf_counter(), time.process_time()
-        report = improve(path)
-        seconds = {"seconds": time.perf_counter() - wall, "processor": time.process_time() - processor}
-    print(json.dumps({**{name: round(value, 1) for name, value in seconds.items()}, "report": report.to_dict()}))
+    for seed in range(options.seeds):
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "copy.idx"
+            shutil.copytree(options.index, path)
+            if options.unlabelled:
+                remove_labels(path)
+            mark(path, options.marks, seed)
+            wall, processor = time.perf_counter(), time.process_time()
+            report = improve(path, seed=seed)
+            seconds = {"seconds": time.perf_counter() - wall, "processor": time.process_time() - processor}
+        rounded = {name: round(value, 1) for name, value in seconds.items()}
+        print(json.dumps({"seed": seed, **rounded, "report": report.to_dict()}), flush=True)
 
 
 if __name__ == "__main__":

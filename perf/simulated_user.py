@@ -7,8 +7,8 @@ FOLDER has class folders that nothing was trained on. The pictures go into a whi
 classes are marked: for a random picture of them, the user marks the ten nearest pictures as right or wrong. Compared
 are, on the marked classes and on the classes without any marks:
 
-    improved   lookalike.improve.learning; a quarter of the marks is held out, as always. A model that is refused on
-               them changes nothing
+    improved   lookalike.improve.learning; a quarter of the marks is held out, as always. A model that is worse on
+               them is refused and changes nothing
     scratch    a random projection of the averaged features, trained with the same loss on the same marks
     rocchio    query-only feedback: a marked query is moved by its own marks, all other queries stay as they are
 
@@ -155,6 +155,9 @@ def plot(lines: list[dict[str, float]], path: Path) -> None:
         panels[0].legend()
     with replacing(path) as unfinished:
         unfinished.write_bytes(theme.as_bytes(drawn, path.suffix.lower().removeprefix(".")))
+    for count in sorted({int(line["marks"]) for line in lines} - {0}):
+        of_count = [line for line in lines if line["marks"] == count]
+        print(f"{count} marks: {sum(line['installed'] for line in of_count):g} of {len(of_count)} models installed")
     for name, points in curves.items():
         print(name, " ".join(f"{count}: {mean:+.2f} ± {spread:.2f}" for count, mean, spread in points))
 
@@ -184,11 +187,11 @@ def main() -> None:
     for seed in range(options.seeds):
         marked = np.random.default_rng(seed).permutation(classes)[: classes // 2]
         is_marked = np.isin(labels, marked)
-
+        at_the_start = measure("start", start, start, labels, is_marked)
         for count in options.marks:
             pairs, queries = simulate(start, labels, marked, count, seed)
             same = labels[pairs[:, 0]] == labels[pairs[:, 1]]
-            values = measure("start", start, start, labels, is_marked)
+            values = dict(at_the_start)
             if count:
                 evidence = Evidence(items, [""] * len(items), [], no_labels, [], pairs, same)
                 inputs = Vectors(start, start, start.shape[1])
@@ -199,7 +202,7 @@ def main() -> None:
                 values |= measure("improved", inputs.all_vectors() if installed else start, None, labels, is_marked)
                 values |= {"AUROC before": learnt.before.auroc, "AUROC after": learnt.after.auroc}
                 values["installed"] = installed
-                values["steps"] = learnt.result.best_step
+                values["share"] = learnt.share if installed else 0.0
                 torch.manual_seed(seed)
                 fresh = Vectors(units, np.ones((len(units), 1), np.float32), start.shape[1])
                 learn(fresh, evidence, split(evidence), distance="cosine", seed=seed, kept=0.0)  # type: ignore[arg-type]

@@ -1,11 +1,11 @@
 """Which marks and classes train and which are held out, and what follows from marks."""
 
-from itertools import product
+from itertools import chain, combinations, product
 
 import numpy as np
 import pytest
 
-from lookalike.improve.evidence import Evidence, NotEnoughMarks, known_relations, require_enough, split
+from lookalike.improve.evidence import Evidence, NotEnoughMarks, Split, known_relations, require_enough, split
 from lookalike.index.items import Item
 
 
@@ -45,36 +45,83 @@ def test_relations_against_repeated_deduction() -> None:
             assert relation[i, j] == known.get((a, b), 0)
 
 
-def test_held_out_marks_share_no_picture_and_stay_the_same() -> None:
+def implied(pairs: np.ndarray, same: np.ndarray, parts: Split) -> list[bool]:
+    """Which held-out marks follow from the training ones."""
+    pictures, relation = known_relations(pairs[parts.training], same[parts.training])
+    place = {picture: number for number, picture in enumerate(pictures.tolist())}
+    ends = pairs[parts.held_out].tolist()
+    return [a in place and b in place and bool(relation[place[a], place[b]]) for a, b in ends]
+
+
+def test_held_out_marks_do_not_follow_from_the_others_and_stay_the_same() -> None:
     pairs, same = stars(20)
     parts = split(evidence(pairs, same))
-    assert parts.apart
-    assert len(parts.held_out) == 25
+    assert parts.independent
+    assert not any(implied(pairs, same, parts))
+    assert len(parts.held_out) == 24
     assert sorted([*parts.training, *parts.held_out]) == list(range(100))
-    assert not set(pairs[parts.held_out].ravel()) & set(pairs[parts.training].ravel())
+    assert len(set(pairs[parts.held_out][:, 0])) > 10  # of many pictures, which also have training marks
     order = np.random.default_rng(0).permutation(100)  # the order of the marks does not matter
     again = split(evidence(pairs[order], same[order]))
     assert set(order[again.held_out]) == set(parts.held_out)
     assert set(split(evidence(pairs, same), seed=1).held_out) != set(parts.held_out)
 
 
-def test_marks_on_one_picture_are_divided_all_the_same() -> None:
+def test_groups_are_held_out_whole() -> None:
+    """Each mark of a group that is all the same thing follows from the others: whole groups share no picture."""
+    groups = [list(combinations(range(5 * number, 5 * number + 5), 2)) for number in range(12)]
+    between = [[(5 * number, 5 * number + 5)] for number in range(0, 12, 2)]  # pairs of groups differ
+    pairs = np.array([*chain(*groups, *between)])
+    same = np.arange(len(pairs)) < 120
+    parts = split(evidence(pairs, same))
+    assert parts.independent
+    assert not any(implied(pairs, same, parts))
+    assert not set(pairs[parts.held_out].ravel()) & set(pairs[parts.training].ravel())
+
+
+def test_one_group_is_divided_all_the_same() -> None:
+    pairs = np.array([*combinations(range(8), 2), *((0, other) for other in range(8, 20))])
+    same = np.arange(len(pairs)) < 28
+    parts = split(evidence(pairs, same))
+    assert not parts.independent
+    assert any(implied(pairs, same, parts))
+    assert len(parts.held_out) == 10
+
+
+def test_marks_on_one_picture_are_divided() -> None:
     pairs = np.array([(0, other) for other in range(1, 41)])
     parts = split(evidence(pairs, np.arange(40) < 10))
-    assert not parts.apart
+    assert parts.independent
     assert (parts.held_out < 10).sum() in (2, 3)
     assert len(parts.held_out) == 10
 
 
 def test_held_out_classes() -> None:
     pairs, same = stars(5)
-    labels = np.repeat(np.arange(20), 10)
-    parts = split(evidence(pairs, same, labels))
+    pairs = pairs + 200  # on pictures without a label
+    labels = np.concatenate([np.repeat(np.arange(20), 10), np.full(30, -1)])
+    parts = split(evidence(pairs, same, labels, count=230))
     assert parts.held_out_classes == 5
     assert len(parts.held_out_pictures) == 50
     assert (parts.training_labels[parts.held_out_pictures] == -1).all()
     assert (parts.training_labels >= 0).sum() == 150
-    assert split(evidence(pairs, same)).held_out_classes == 0
+    assert split(evidence(pairs, same, count=230)).held_out_classes == 0
+
+
+def test_held_out_classes_are_measured_without_training_marks() -> None:
+    """Except if most of their pictures have such marks."""
+    labels = np.repeat(np.arange(20), 6)
+    pairs, same = stars(20)
+    for count, are_left_out in ((5, True), (20, False)):
+        known = evidence(pairs[: 5 * count], same[: 5 * count], labels, count=120)
+        parts = split(known)
+        assert (parts.training_labels[known.pairs[parts.held_out]] == -1).all()
+        of_classes = np.flatnonzero(np.isin(labels, labels[parts.held_out_pictures]))
+        trained = np.intersect1d(of_classes, known.pairs[parts.training])
+        assert len(of_classes) == 30
+        assert len(trained) > 0
+        left_out = np.setdiff1d(of_classes, parts.held_out_pictures)
+        assert left_out.tolist() == (trained.tolist() if are_left_out else [])
 
 
 def test_it_says_how_many_marks_are_needed() -> None:

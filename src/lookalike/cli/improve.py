@@ -14,7 +14,7 @@ from lookalike.inference.engine_name import ENGINE_HELP, EngineName
 
 DESCRIPTION = """Train the model of an index further on its labels and on what people marked on the page of lookalike
 serve as right or wrong. A quarter of the marks and of the classes is held out. The new model replaces the old one only
-if it is no worse on both; a running server takes it over. Pictures are not read again if their features are cached.
+if it is not worse on either; a running server takes it over. Pictures are not read again if their features are cached.
 --rollback returns to the model before. The exit code is 1 if the model was kept because the new one was worse."""
 EXAMPLE = "lookalike improve mine.idx"
 
@@ -25,7 +25,7 @@ class ImproveSettings:
 
     index: Path = setting(REQUIRED, "folder of an index")
     rollback: bool = setting(False, "return to the model before the last improvement")
-    steps: int = setting(100, "maximum number of training steps", least=1)
+    steps: int = setting(100, "number of training steps", least=1)
     seed: int = setting(0, "seed of the batches and of what is held out", least=0, below=2**63)
     cache: Path | None = setting(None, "folder of cached features; null: ~/.cache/lookalike, or LOOKALIKE_CACHE")
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")

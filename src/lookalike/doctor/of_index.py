@@ -9,16 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lookalike.data.files import FileReader, natural_order
-from lookalike.data.folder import SPLIT_NAMES
 from lookalike.data.pictures import Pictures
 from lookalike.doctor.examine import Examination, Finding
 from lookalike.doctor.fixes import decide
 from lookalike.index.base import Index
-from lookalike.index.contents import marked_pictures
+from lookalike.index.contents import file_of, marked_pictures, split_of
 from lookalike.index.findings_file import Record
 from lookalike.index.folder import STAMP
 from lookalike.index.items import Item
-from lookalike.index.storage import UPLOADS
 
 MOST_OF_A_KIND = 10_000  # findings that the page has
 
@@ -58,12 +56,12 @@ def load_index(idx: Index) -> IndexedPictures:
         raise ValueError(f"{idx.path} has no pictures")
     ids = [item.id for item in items]
     stamp_of = idx.stamps(ids)
-    paths = [item.file.absolute() if item.path else idx.path.absolute() / UPLOADS / f"{item.id}.jpg" for item in items]
+    paths = [file_of(idx, item).absolute() for item in items]
     contents = [picture.content for picture in marked_pictures(idx, ids)]
     labels = [item.label for item in items]
     classes = natural_order(set(labels))
     number_of = {label: number for number, label in enumerate(classes)}
-    splits = [_split_of(item) for item in items]
+    splits = [split_of(item) for item in items]
     pictures = Pictures(
         name=idx.path.name,
         names=tuple(str(path).lstrip("/") for path in paths),
@@ -109,11 +107,6 @@ def _record(finding: Finding, names: tuple[str, ...], items: list[Item], confide
     return Record(
         key, finding.kind, item_id, name, finding.label, partner, score, action, finding.new_label, reason, shown
     )
-
-
-def _split_of(item: Item) -> str:
-    """The split in the metadata; empty if there is none."""
-    return SPLIT_NAMES.get(str(item.metadata.get("split", "")).lower(), "")
 
 
 def _has_changed(path: Path, stamp: str) -> bool:

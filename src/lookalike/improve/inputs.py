@@ -27,14 +27,13 @@ from lookalike._util.files import cache_folder
 from lookalike._util.hashing import digest
 from lookalike.improve.evidence import Evidence, Positions
 from lookalike.index.base import Index
-from lookalike.index.contents import content_of_stamp
+from lookalike.index.contents import content_of_stamp, file_of
 from lookalike.index.folder import is_unchanged
 from lookalike.index.items import Item, Vectors
 from lookalike.inference.engine import forward_each
 from lookalike.inference.model import TrainedModel
 from lookalike.models import Embedder, Head
 
-UPLOADS = "uploads"
 BATCH = 64
 SPARE_BYTES = 2**30  # of the disk that stay free
 Tick = Callable[[int], None]
@@ -323,13 +322,6 @@ def head_vectors(head: Head, inputs: Inputs, positions: Positions) -> NDArray[np
 
 def _stored_vectors(idx: Index, items: Sequence[Item]) -> Vectors:
     return idx.vectors([item.id for item in items])
-
-
-def file_of(idx: Index, item: Item) -> Path:
-    """Return the file of an item's picture."""
-    if item.path:
-        return item.file
-    return idx.path / UPLOADS / f"{item.id}.jpg"
 
 
 def _require_files(idx: Index, files: Sequence[Path]) -> None:

@@ -17,7 +17,7 @@ from lookalike.improve.learning import STEPS, Learnt, kept_neighbours, learn
 from lookalike.improve.report import Report, decide
 from lookalike.index import open as open_index
 from lookalike.index.base import Index
-from lookalike.index.contents import content_of_stamp
+from lookalike.index.contents import content_of_stamp, file_of
 from lookalike.index.items import Item, Vectors
 from lookalike.index.job_status import IMPROVE, Watched, watched
 from lookalike.index.storage import MODEL, About
@@ -42,13 +42,13 @@ def improve(
 ) -> Report:
     """Train the head of an index's model further on its marks and labels, and install it if it is no worse.
 
-    A quarter of the marks and of the classes is held out. The new model is refused if it is worse on either, beyond
-    ``report.MARK_TOLERANCE`` or ``report.CLASS_TOLERANCE``. Otherwise model, vectors and calibration of the index are
-    replaced in one moment, and the version before is kept for ``roll_back``.
+    A quarter of the marks and of the classes is held out. The new model is refused if it is worse on either. Otherwise
+    model, vectors and calibration of the index are replaced in one moment, and the version before is kept for
+    ``roll_back``.
 
     Args:
         path: The folder of the index.
-        steps: Largest number of training steps.
+        steps: Number of training steps.
         seed: Seed of the batches and of what is held out.
         cache: Folder of cached features; None: the user's.
         device: Where missing features are computed; None takes a GPU if there is one.
@@ -187,8 +187,12 @@ def _report(installed: bool, reason: str, evidence: Evidence, parts: Split, lear
         notes.append(f"left out {evidence.contradictions:,} marks that contradict each other")
     if evidence.expired:
         notes.append(f"left out {evidence.expired:,} marks on pictures that are gone")
-    if not parts.apart:
-        notes.append("the held-out marks share pictures with the others: mark more pictures for figures to trust")
+    if not parts.independent:
+        notes.append("the held-out marks follow from the others: mark more pictures for figures to trust")
+    if not installed:
+        notes.append("smaller steps towards the new model are worse, too")
+    elif learnt.share < 1:
+        notes.append(f"kept {100 * learnt.share:.0f} % of the change: more of it was worse on what was held out")
     return Report(
         installed=installed,
         reason=reason,
@@ -198,8 +202,9 @@ def _report(installed: bool, reason: str, evidence: Evidence, parts: Split, lear
         held_out_classes=parts.held_out_classes,
         before=learnt.before,
         after=learnt.after,
+        share=learnt.share,
         kept_neighbours=stayed,
-        steps=learnt.result.best_step,
+        steps=learnt.steps,
         seconds=0.0,
         notes=notes,
     )
@@ -224,8 +229,6 @@ def _known_vectors(evidence: Evidence, vectors: Vectors, compute: Any) -> Any:
 
 def _earlier_vectors(idx: Index, old: Index, model: TrainedModel) -> Any:
     """Vectors of the earlier version for unchanged pictures; ``model`` embeds the others."""
-    from lookalike.improve.inputs import file_of
-
     stamps_then = old.stamps([item.id for item in old.items()])
 
     def earlier(items: Sequence[Item], stamps: Sequence[str]) -> Vectors:

@@ -1,17 +1,21 @@
-"""Pictures by their content: the hash of the bytes of a file, which stays when the file is moved or copied.
+"""Pictures of items: their files, splits and contents.
 
-The hash comes from the stamp of an item, or else from its file. An uploaded picture has the hash of what was stored.
+A content is the hash of the bytes of a file, which stays when the file is moved or copied. It comes from the stamp of
+an item, or else from its file. An uploaded picture has the hash of what was stored.
 """
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from lookalike._util.checksums import hash_bytes
+from lookalike.data.folder import SPLIT_NAMES
 from lookalike.data.hash_cache import hash_file
 from lookalike.index.base import Index
 from lookalike.index.folder import STAMP
 from lookalike.index.items import ID, Item, is_storable
+from lookalike.index.storage import UPLOADS
 
 CONTENT = re.compile(r"[0-9a-f]{32}")
 
@@ -28,6 +32,18 @@ class MarkedPicture(NamedTuple):
     content: str
     id: str = ""
     path: str = ""
+
+
+def file_of(idx: Index, item: Item) -> Path:
+    """Return the file of an item's picture."""
+    if item.path:
+        return item.file
+    return idx.path.absolute() / UPLOADS / f"{item.id}.jpg"
+
+
+def split_of(item: Item) -> str:
+    """Return the split in the metadata of an item: "train", "validation" or "test"; empty if there is none."""
+    return SPLIT_NAMES.get(str(item.metadata.get("split", "")).lower(), "")
 
 
 def marked_pictures(idx: Index, ids: Sequence[str]) -> list[MarkedPicture]:

@@ -21,13 +21,12 @@ from typing import Any, NamedTuple
 from lookalike._util.files import flush, replacing, write_text
 from lookalike._util.outside_text import escape_formula
 from lookalike._util.suggestions import did_you_mean
-from lookalike.data.folder import SPLIT_NAMES
 from lookalike.index.base import Index
+from lookalike.index.contents import file_of, split_of
 from lookalike.index.folder import LABEL_FROM_TABLE
 from lookalike.index.items import Item, check_items, metadata_as_json
 from lookalike.index.labels_file import FILE, SCHEMA, Edit, LabelsFile
 from lookalike.index.marks import check_name
-from lookalike.index.storage import UPLOADS
 
 TABLE = "labels.csv"
 
@@ -333,10 +332,10 @@ class Labels:
     def _table(self, changes: Mapping[str, str | None]) -> tuple[str, int]:
         rows = []
         for item in self.idx.items():
-            path = self._path_of(item)
+            path = str(file_of(self.idx, item))
             label = (changes.get(item.id, item.label) or "").strip()
             if label and _fits_table(path):
-                rows.append((path, label, _split_of(item)))
+                rows.append((path, label, split_of(item).replace("validation", "val")))
         with_splits = bool(rows) and all(split for *_, split in rows)
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -345,11 +344,6 @@ class Labels:
             cells = row if with_splits else row[:2]
             writer.writerow([escape_formula(cell) for cell in cells])
         return text.getvalue(), len(rows)
-
-    def _path_of(self, item: Item) -> str:
-        if item.path:
-            return str(item.file)
-        return str(self.idx.path.absolute() / UPLOADS / f"{item.id}.jpg")
 
 
 def _is(item: Item, label: str, metadata: str) -> bool:
@@ -375,12 +369,6 @@ def _inverse(edit: Edit, by: str) -> Edit:
 def _quoted(label: str) -> str:
     escaped = label.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def _split_of(item: Item) -> str:
-    """The split in the metadata, as a table has it; empty if there is none."""
-    split = SPLIT_NAMES.get(str(item.metadata.get("split", "")).lower(), "")
-    return split.replace("validation", "val")
 
 
 def _fits_table(path: str) -> bool:

@@ -11,10 +11,7 @@ const percent = (value) => `${(100 * value).toFixed(1)} %`;
 
 /** Figures of a report as [name, before, after]. */
 function figuresOf({ before, after, held_out_marks: marks, held_out_classes: classes }) {
-  const rows = [
-    [`Pairs in the right order (AUROC), ${marks} marks`, before.auroc, after.auroc],
-    ["Pairs judged right", before.accuracy, after.accuracy],
-  ];
+  const rows = [[`Pairs in the right order (AUROC), ${marks} marks`, before.auroc, after.auroc]];
   if (after.map_at_r !== null) rows.push([`MAP@R, ${classes} labels`, before.map_at_r, after.map_at_r]);
   return rows;
 }
