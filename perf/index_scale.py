@@ -4,7 +4,7 @@
 
 Everything is measured through ``lookalike.index``, with checksums, SQLite and exact rescoring, one thread, a process
 of its own for each step. Vectors are drawn (``clustered_vectors.py``), not of pictures. Results are written after every
-step; the same command continues. ``--milvus http://127.0.0.1:19530`` measures a server, too.
+step; the same command continues. ``--milvus http://127.0.0.1:19530 --milvus-pid PID`` measures a server, too.
 """
 
 import argparse
@@ -47,8 +47,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         report = json.loads(options.json.read_text())
     for size in options.sizes:
         _run(options, report, size, "data", "")
-        _run(options, report, size, "lookups", "")
-        for kind in options.kinds:
+        if not options.only_milvus:
+            _run(options, report, size, "lookups", "")
+        for kind in options.kinds if not options.only_milvus else ():
             _run(options, report, size, "build", kind)
             _run(options, report, size, "use", kind)
             shutil.rmtree(options.folder / f"{size}-{kind}", ignore_errors=True)
@@ -75,6 +76,8 @@ def _run(options: argparse.Namespace, report: Report, size: int, step: str, kind
     command += ["--folder", str(options.folder), "--json", str(options.json)]
     if options.milvus:
         command += ["--milvus", options.milvus]
+    if options.milvus_pid:
+        command += ["--milvus-pid", str(options.milvus_pid)]
     environment = {**os.environ, **dict.fromkeys(THREADS, "1")}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -234,28 +237,31 @@ def measure_milvus(options: argparse.Namespace) -> Report:
     clusters = Clusters(size)
     queries = clusters.queries(QUERIES)
     report: Report = {}
+    server = options.milvus_pid
     try:
         with index.open(folder, options.milvus) as idx:
-            clock = Clock()
+            clock = Clock(server)
             for items, vectors in clusters.chunks(0, size):
                 idx.add(items, vectors)
-            report |= {"add": clock.wall, "add_cpu_of_the_client": clock.cpu}
-            clock = Clock()
+            report["add"] = clock.costs()
+            clock = Clock(server)
             idx.save()
-            report |= {"save": clock.wall, "reported": idx.about.measured}
-        clock = Clock()
+            report |= {"save": clock.costs(), "reported": idx.about.measured}
+        clock = Clock(server)
         with index.open(folder, options.milvus) as idx:
             idx.search(queries[:1], K)
-            report["restart"] = clock.wall
-            report["search"] = _searches(idx, queries)
+            report["open"] = clock.costs()
+            report["search"] = _searches(idx, queries, server=server)
             report["recall@10"] = _recall(idx, queries, np.load(options.folder / str(size) / "truth.npy"))
             for name, where in FILTERS.items():
-                report[f"search, {name}"] = _searches(idx, queries[:REPEATS], where)
+                report[f"search, {name}"] = _searches(idx, queries[:REPEATS], where, server)
             more = size // 100
-            clock = Clock()
+            clock = Clock(server)
             for items, vectors in clusters.chunks(size, size + more):
                 idx.add(items, vectors)
-            report["add 1 %"] = {"seconds": clock.wall, "cpu": clock.cpu, "rows": more}
+            report["add 1 %"] = {**clock.costs(), "rows": more}
+            if server:
+                report["resident"] = _memory("VmRSS", server)
     finally:
         milvus_index.drop_collection(options.milvus, about.collection)
         shutil.rmtree(folder, ignore_errors=True)
@@ -274,10 +280,15 @@ STEPS: dict[str, Callable[[argparse.Namespace], Report]] = {
 
 
 class Clock:
-    """Seconds since it was made."""
+    """Seconds since it was made.
 
-    def __init__(self) -> None:
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
+    Args:
+        server: Id of another process whose processor time is measured, too.
+    """
+
+    def __init__(self, server: int | None = None) -> None:
+        self._wall, self._cpu, self._server = time.perf_counter(), time.process_time(), server
+        self._server_cpu = _cpu_of(server) if server else 0.0
 
     @property
     def wall(self) -> float:
@@ -287,19 +298,32 @@ class Clock:
     def cpu(self) -> float:
         return time.process_time() - self._cpu
 
+    def costs(self) -> dict[str, float]:
+        """Seconds of waiting, of this process and of the server."""
+        costs = {"seconds": self.wall, "cpu": self.cpu}
+        if self._server:
+            costs["server_cpu"] = _cpu_of(self._server) - self._server_cpu
+        return costs
 
-def _searches(idx: Index, queries: Array, where: str | None = None) -> dict[str, float]:
+
+def _cpu_of(process: int) -> float:
+    """Processor seconds of another process, of all its threads."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system time
+
+
+def _searches(idx: Index, queries: Array, where: str | None = None, server: int | None = None) -> dict[str, float]:
     """Milliseconds of single queries."""
-    walls, clock = [], Clock()
+    walls, clock = [], Clock(server)
     for query in queries:
         each = Clock()
         idx.search(query[None], K, where)
         walls.append(1000 * each.wall)
-    return {
-        "p50": float(np.percentile(walls, 50)),
-        "p95": float(np.percentile(walls, 95)),
-        "cpu": 1000 * clock.cpu / len(queries),
-    }
+    times = {"p50": float(np.percentile(walls, 50)), "p95": float(np.percentile(walls, 95))}
+    for name, seconds in clock.costs().items():
+        if name != "seconds":
+            times[name] = 1000 * seconds / len(queries)
+    return times
 
 
 def _recall(idx: Index, queries: Array, truth: Any) -> float:
@@ -323,8 +347,8 @@ def _bytes(file: Path) -> int:
     return file.stat().st_size
 
 
-def _memory(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+def _memory(field: str, process: int | str = "self") -> int:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(field))
 
 
@@ -335,6 +359,8 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, required=True, help="where the indexes are made, 1.5 kB per vector")
     parser.add_argument("--json", type=Path, required=True, help="the results; steps that it has are not repeated")
     parser.add_argument("--milvus", metavar="URI", help="also measure this Milvus server")
+    parser.add_argument("--milvus-pid", type=int, help="its process, to measure its processor time and memory")
+    parser.add_argument("--only-milvus", action="store_true", help="measure nothing else")
     parser.add_argument("--milvus-kinds", type=lambda text: text.split(","), default=["hnsw"])
     parser.add_argument("--plot", type=Path, metavar="PNG", help="plot all results")
     parser.add_argument("--keep", action="store_true", help="keep the items of each size, for a later run")

@@ -16,11 +16,11 @@ from pathlib import Path
 import milvus_standalone
 import numpy as np
 import pytest
-from index_helpers import draw, make_items
+from index_helpers import draw, make_items, make_model
 from milvus_standalone import Standalone
 
 from lookalike import index
-from lookalike.index.milvus_index import MilvusIndex
+from lookalike.index.milvus_index import MilvusIndex, drop_collection
 from lookalike.inference.model import TrainedModel
 
 pytestmark = pytest.mark.slow
@@ -142,6 +142,40 @@ def test_two_writers_on_two_machines(server: Standalone, model: TrainedModel, tm
     with index.open(tmp_path / "one") as idx:
         assert idx.count() == 160
         assert [item.id for item in idx.items()] == [item.id for item in make_items(160)]
+
+
+def test_a_second_model_in_a_collection_of_its_own(server: Standalone, model: TrainedModel, tmp_path: Path) -> None:
+    """Equal to FAISS, also if another machine, whose copy of the folder lacks the model, changes items."""
+    items, vectors, other_vectors = make_items(COUNT), draw(COUNT), draw(COUNT, seed=5)
+    ids = [item.id for item in items]
+    faiss = index.create(tmp_path / "f", model)
+    milvus = index.create(tmp_path / "m", model, server.uri)
+    shutil.copytree(tmp_path / "m", tmp_path / "elsewhere")
+    with faiss, milvus:
+        seconds = []
+        for idx in (faiss, milvus):
+            idx.add(items, vectors, ["1:2:3"] * COUNT)
+            second = index.add_model(idx, make_model(9), "other", "torch")
+            second.put(ids, other_vectors)
+            assert second.missing() == []
+            seconds.append(second)
+        with index.open(tmp_path / "elsewhere") as elsewhere:
+            assert elsewhere.second_models() == []
+            for idx in (faiss, elsewhere):
+                idx.delete(ids[:5])
+                idx.add(items[5:9], -vectors[5:9], ["1:2:4"] * 4)  # changed files
+                idx.restamp({ids[9]: "2:2:3"})
+        for where in FILTERS:
+            assert_same(*seconds, where)
+        assert seconds[0].missing() == seconds[1].missing() == ids[5:9]
+        for second in seconds:
+            second.put(ids[5:9], other_vectors[:4])
+            assert second.missing() == []
+            assert second.check().status == "ok"
+            second.close()
+        assert_same(*(idx.open_model("other") for idx in (faiss, milvus)))
+        drop_collection(server.uri, milvus.about.collection)
+        assert not [name for name in milvus._client.list_collections() if name.startswith(milvus.about.collection)]
 
 
 def test_a_killed_server_loses_nothing_acknowledged(server: Standalone, model: TrainedModel, tmp_path: Path) -> None:

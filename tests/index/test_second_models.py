@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lookalike import index
-from lookalike.index.faiss_index import SecondIndex
+from lookalike.index.base import SecondIndex
 from lookalike.index.items import ID
 from lookalike.index.labels import Labels
 from lookalike.inference.model import TrainedModel
@@ -46,9 +46,21 @@ def folder(class_folders: Path, tmp_path: Path) -> Path:
     return tmp_path / "pictures"
 
 
+@pytest.fixture(params=["faiss", "milvus"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "milvus":
+        pytest.importorskip("milvus_lite")
+        return str(tmp_path / "two.idx" / "items.db")
+    return "faiss"
+
+
+in_faiss = pytest.mark.parametrize("store", ["faiss"], indirect=True)
+in_milvus = pytest.mark.parametrize("store", ["milvus"], indirect=True)
+
+
 @pytest.fixture
-def idx(first: TrainedModel, folder: Path, tmp_path: Path) -> Iterator[index.Index]:
-    with index.create(tmp_path / "two.idx", first, engine="torch") as made:
+def idx(first: TrainedModel, folder: Path, tmp_path: Path, store: str) -> Iterator[index.Index]:
+    with index.create(tmp_path / "two.idx", first, store, engine="torch") as made:
         index.sync(made, first, folder)
         yield made
 
@@ -154,6 +166,7 @@ def test_a_reader_sees_vectors_that_come_later(idx: index.Index, other: TrainedM
     check_step(idx, second, other)
 
 
+@in_faiss
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
 def test_other_kinds(idx: index.Index, other: TrainedModel, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lookalike.index.kinds.LEAST", 10)
@@ -211,6 +224,7 @@ def test_refusals(idx: index.Index, first: TrainedModel, other: TrainedModel) ->
     assert all(ID.fullmatch(name) for name in idx.second_models())
 
 
+@in_faiss
 def test_damage_is_found_and_mended(idx: index.Index, other: TrainedModel) -> None:
     second = filled(idx, other)
     second.close()
@@ -240,6 +254,83 @@ def test_damage_is_found_and_mended(idx: index.Index, other: TrainedModel) -> No
     assert "models/model2/index.json" in [f.part for f in verify(idx.path) if f.status == "damaged"]
 
 
+@in_faiss
+def test_vectors_without_an_item_are_found_and_removed(idx: index.Index, other: TrainedModel) -> None:
+    filled(idx, other).close()
+    with sqlite3.connect(idx.path / "items.sqlite") as connection:
+        connection.execute("DELETE FROM items WHERE number = 5")
+        connection.execute("DELETE FROM vectors WHERE number = 5")
+        connection.execute("INSERT INTO gone (number) VALUES (5)")
+    connection.close()
+    findings = [finding for finding in verify(idx.path) if finding.status == "damaged"]
+    assert "vectors without an item: 1" in findings[0].detail
+    second = idx.open_model("model2")
+    assert index.fill(second, other) == []
+    check_step(idx, second, other)
+
+
+def test_items_are_deleted_from_the_collection(idx: index.Index, other: TrainedModel) -> None:
+    """Also if vectors were added in another order than items."""
+    second = index.add_model(idx, other, engine="torch")
+    items = idx.items()
+    for item in items[::-1]:
+        second.put([item.id], other.embed([item.file]))
+    assert second.delete([items[0].id, items[4].id]) == 2
+    assert idx.items() == [item for item in items if item not in (items[0], items[4])]
+    check_step(idx, second, other)
+
+
+@in_milvus
+def test_what_other_writers_leave_in_milvus_is_mended(idx: index.Index, other: TrainedModel) -> None:
+    """Milvus has no transactions: two machines, or a kill between two collections, leave rows that do not fit."""
+    second = filled(idx, other)
+    items = idx.items()
+    client, first_rows = idx._client, idx.about.collection  # type: ignore[attr-defined]
+    second_rows = f"{first_rows}_model_{second.fingerprint}"
+    columns = [field["name"] for field in client.describe_collection(second_rows)["fields"]]
+
+    def row_of(item: index.Item) -> dict[str, object]:
+        (row,) = client.get(second_rows, ids=[item.id], output_fields=columns)
+        return dict(row)
+
+    orphan, stale, damaged = (row_of(item) for item in items[:3])
+    idx.delete([items[0].id])
+    stamp = idx.stamps([items[1].id])[items[1].id]
+    idx.add([items[1]], idx.vectors([items[1].id]), ["1:1:of another content"])
+    assert second.missing() == [items[1].id]
+    client.upsert(second_rows, [orphan, stale, {**damaged, "label": "another"}])
+    client.delete(second_rows, ids=[items[3].id])
+
+    found = {finding.part: finding for finding in verify(idx.path) if finding.status == "damaged"}
+    assert list(found) == [f"models/model2: the Milvus collection {second_rows}"]
+    assert "vectors without an item: 1" in next(iter(found.values())).detail
+    assert second.missing() == sorted(item.id for item in items[1:4])
+    assert set(idx.other_vectors([item.id for item in items])[second.fingerprint]) == {
+        item.id for item in items[2:] if item != items[3]
+    }
+    idx.restamp({items[1].id: stamp})
+    assert items[1].id in second.missing()
+    assert index.fill(second, other) == []
+    check_step(idx, second, other)
+
+
+@in_milvus
+def test_the_collection_of_a_second_model_goes_with_the_first(idx: index.Index, other: TrainedModel) -> None:
+    from lookalike.index import milvus_index
+
+    second = filled(idx, other)
+    with index.create(idx.path.parent / "neighbour", other, str(idx.path / "items.db")):
+        client = idx._client  # type: ignore[attr-defined]
+        assert len(client.list_collections()) == 3
+        client.drop_collection(f"{idx.about.collection}_model_{second.fingerprint}")
+        second.close()
+        with pytest.raises(index.BrokenIndex, match="has no vectors of this model: add it again with lookalike index"):
+            idx.open_model("model2")
+        check_step(idx, filled(idx, other), other)
+        milvus_index.drop_collection(str(idx.path / "items.db"), idx.about.collection)
+        assert len(client.list_collections()) == 1
+
+
 KILLED = """
 import sys, time
 from pathlib import Path
@@ -260,6 +351,7 @@ def test_a_killed_writer_loses_nothing(idx: index.Index, other: TrainedModel, tm
     from lookalike.models import save_model
 
     save_model(other.embedder, tmp_path / "run")
+    idx.close()  # a file of Milvus is for one process
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(idx.path), str(tmp_path / "run")], stdout=subprocess.PIPE, text=True
     )
@@ -275,6 +367,7 @@ def test_a_killed_writer_loses_nothing(idx: index.Index, other: TrainedModel, tm
     with index.open(idx.path) as again:
         second = again.open_model("second")
         assert 5 <= second.count() <= 7
+        assert set(second.missing()) == {item.id for item in again.items()} - {item.id for item in second.items()}
         assert "damaged" not in {finding.status for finding in verify(idx.path)}
         again.delete([second.items()[0].id])
         second.close()

@@ -179,10 +179,15 @@ def test_milvus(model: TrainedModel, tmp_path: Path) -> None:
     items = make_items(60)
     with index.create(path, model, str(tmp_path / "m.db")) as idx:
         idx.add(items, vectors_of_version(0)(items, [""] * 60), [f"stamp {i}" for i in range(60)])
+        with index.add_model(idx, make_model(9), "other", "torch") as second:
+            second.put([item.id for item in items], draw(60, seed=9))
     for number in (1, 2):
         put(path, number)
         with index.open(path) as idx:
             assert np.allclose(idx.vectors(["i00007"])[0], draw(10_000, seed=number)[7])
             assert idx.search(idx.vectors(["i00007"]), 1)[0][0].item == items[7]
             client = idx._client  # type: ignore[attr-defined]
-            assert len(client.list_collections()) == 2
+            assert len(client.list_collections()) == 4  # two versions, each with a second model
+            with idx.open_model("other") as second:
+                assert second.missing() == []
+                assert np.allclose(second.vectors([item.id for item in items]), draw(60, seed=9))

@@ -1,6 +1,7 @@
 """The scale benchmark measures what it says, and continues after a kill. Its times are never asserted."""
 
 import argparse
+import os
 from pathlib import Path
 from types import ModuleType
 
@@ -36,6 +37,18 @@ def test_steps(benchmark: ModuleType, options: argparse.Namespace) -> None:
         used = benchmark.use(options)
         assert used["recall@10"] == 1 if exact else used["recall@10"] > 0.8
         assert used["add 1 %"]["rows"] == SIZE // 100
+
+
+def test_milvus(benchmark: ModuleType, options: argparse.Namespace) -> None:
+    pytest.importorskip("milvus_lite", reason="NOT TESTED: Milvus is not installed")
+    options.milvus, options.milvus_pid = str(options.folder / "items.db"), os.getpid()
+    options.kinds = ["flat"]
+    benchmark.make_data(options)
+    measured = benchmark.measure_milvus(options)
+    assert measured["recall@10"] == 1
+    assert measured["add 1 %"]["rows"] == SIZE // 100
+    for costs in (measured["add"], measured["search"], measured["search, label"]):
+        assert costs["server_cpu"] > 0  # the embedded one runs in this process
 
 
 def test_data_continues_after_a_kill(

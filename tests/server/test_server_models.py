@@ -10,7 +10,7 @@ from server_helpers import encoded, noise
 
 from lookalike import index
 from lookalike.cli import main
-from lookalike.index.faiss_index import SecondIndex
+from lookalike.index.base import SecondIndex
 from lookalike.inference.model import TrainedModel
 from lookalike.models import Embedder, create_backbone
 from lookalike.server import create_app
@@ -95,7 +95,9 @@ def test_added_pictures_have_both_vectors(
     assert second.count() == idx.count() == 64
 
 
+@pytest.mark.parametrize("store", ["faiss", "milvus"])
 def test_the_commands(
+    store: str,
     class_folders: Path,
     tmp_path: Path,
     served_run: Path,
@@ -106,7 +108,11 @@ def test_the_commands(
 
     monkeypatch.setenv("LOOKALIKE_CACHE", str(tmp_path / "cache"))
     out = str(tmp_path / "two.idx")
-    assert main(["index", str(served_run), str(class_folders), "--out", out, "--engine", "torch"]) == 0
+    words = ["index", str(served_run), str(class_folders), "--out", out, "--engine", "torch"]
+    if store == "milvus":
+        pytest.importorskip("milvus_lite")
+        words += ["--store", str(tmp_path / "items.db")]
+    assert main(words) == 0
     from lookalike.models import save_model
 
     backbone = create_backbone("resnet8-half", weights="none")

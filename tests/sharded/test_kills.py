@@ -109,9 +109,10 @@ def test_embed_killed_at_random_places(
 def test_index_killed_at_random_places(
     run: Path, many: Path, plain: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "i"
+    """With Parquet files in the same pass."""
+    out, vectors = tmp_path / "i", tmp_path / "v"
     words = ["index", str(run), str(many), "--out", str(out), "--device", "cpu", "--json"]
-    words += ["--executor", "local", "--shard-size", "4"]
+    words += ["--executor", "local", "--shard-size", "4", "--parquet", str(vectors)]
 
     def count() -> int:
         try:
@@ -124,12 +125,18 @@ def test_index_killed_at_random_places(
         wait_for(lambda: count() >= 20 or process.poll())
     begun = count()
     assert 20 <= begun < len(plain)
+    assert begun - 4 <= len(stored_vectors(vectors)) <= begun
+    with index.open(out) as idx:
+        computed = len({stamp.rpartition(":")[2] for stamp in idx.all_stamps().values()})
     assert main(words) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["added"], report["unchanged"], report["count"]) == (len(plain) - begun, begun, len(plain))
+    assert report["computed"] + computed == len(plain) - len(COPIES)
+    assert report["parquet"] == {"out": str(vectors), "rows": len(plain)}
+    assert stored_vectors(vectors) == plain
     with index.open(out) as idx:
         items = idx.items()
-        vectors = idx.vectors([item.id for item in items])
+        stored = idx.vectors([item.id for item in items])
     assert {
-        item.file.relative_to(many).as_posix(): vector.tobytes() for item, vector in zip(items, vectors, strict=True)
+        item.file.relative_to(many).as_posix(): vector.tobytes() for item, vector in zip(items, stored, strict=True)
     } == plain

@@ -80,23 +80,24 @@ def require_writable(path: Path) -> None:
             raise ValueError(f"{path} cannot be written: {error.strerror} in {existing}") from error
 
 
-def check_output_folder(path: Path, what: str, traces: Sequence[str]) -> None:
+def check_output_folder(path: Path, what: str, traces: Sequence[str], option: str = "--out") -> None:
     """Check that a command may write into a folder: it is new, empty, or has results of the same command.
 
     Args:
-        path: The folder of ``--out``.
+        path: The folder.
         what: Kind of result, for the message.
         traces: File names of such a result; one of them must exist in a folder that is not empty.
+        option: The option that named the folder, for the message.
 
     Raises:
         ValueError: If the folder cannot be used.
     """
     if path.exists() and not path.is_dir():
-        raise ValueError(f"--out must be a folder, got the file {path}")
+        raise ValueError(f"{option} must be a folder, got the file {path}")
     require_writable(path)
     is_used = path.exists() and any(entry.name != LOCK for entry in path.iterdir())
     if is_used and not any((path / trace).exists() for trace in traces):
-        raise ValueError(f"{path} exists and is no {what}: choose another --out")
+        raise ValueError(f"{path} exists and is no {what}: choose another {option}")
 
 
 def cache_folder() -> Path:

@@ -74,6 +74,9 @@ class IndexSettings(ShardOptions):
         {},
         "how Milvus builds its index, for example '{M: 16, efConstruction: 200}' for hnsw, '{nlist: 4096}' for ivf",
     )
+    parquet: Path | None = setting(
+        None, "with --executor: also write the vectors to a folder of Parquet files, like lookalike embed --executor"
+    )
     metadata: Path | None = setting(
         None, "CSV with a column path, relative to FOLDER, and columns to filter by; may have a column label"
     )
@@ -127,6 +130,8 @@ def run(argv: list[str]) -> int:
         if settings.precision == "int8":
             raise UsageError("--precision int8 cannot be combined with shards (--executor, or pictures of a URL)")
         executor = settings.create_shard_executor()
+    elif settings.parquet is not None:
+        raise UsageError("--parquet needs --executor; without it, lookalike embed writes x.parquet")
     if not is_url(source):
         _check_folder(folder)
     _check_index(out)
@@ -148,9 +153,13 @@ def run(argv: list[str]) -> int:
         if in_shards and idx.about.precision == "int8":
             raise UsageError(f"{out} holds vectors of int8, which cannot be added to in shards")
         idx.use_precision(model)
-        computed: dict[str, int] = {}
+        of_shards: dict[str, Any] = {}
         if executor is not None:
-            changes, computed["computed"] = _index_in_shards(settings, idx, model, source, executor, metadata, stop)
+            changes, of_shards["computed"], rows = _index_in_shards(
+                settings, idx, model, source, executor, metadata, stop
+            )
+            if settings.parquet is not None:
+                of_shards["parquet"] = {"out": str(settings.parquet), "rows": rows}
         else:
             changes = _sync(settings, idx, model, folder, metadata, stop)
         without_vector = _fill_second_models(settings, idx, stop)
@@ -165,7 +174,7 @@ def run(argv: list[str]) -> int:
             "unreadable": [list(problem) for problem in changes.unreadable],
             "models": [model_name(idx.about.run), *idx.second_models()],
             "without_vector": without_vector,
-            **computed,
+            **of_shards,
             **idx.info(),
             "averages": model.settings()["pooling"]["name"] == "average",
             "calibration": _source_of_calibration(idx),
@@ -232,6 +241,7 @@ def _index_in_shards(
             metadata=metadata,
             follow_symlinks=settings.follow_symlinks,
             device=settings.shard_device(settings.device),
+            parquet=settings.parquet,
             total=lambda count: stack.enter_context(Display(stop).bar(count, "indexing")),
         )
 
@@ -578,6 +588,8 @@ def _summarise(report: dict[str, Any], notes: tuple[str, ...]) -> str:
     else:
         recall = f"{100 * report['recall@10']:.1f} % of the ten nearest"
         lines.append(f"search by {report['kind']} finds {recall}, measured on pictures of the index ({report['why']})")
+    if "parquet" in report:
+        lines.append(f"{report['parquet']['out']} has their vectors in Parquet files")
     name = shlex.quote(report["index"])
     if report["calibration"] == "model" and report["labels"] > 1:
         lines.append(f"percentages come from other pictures; fit them to the labels here: lookalike calibrate {name}")

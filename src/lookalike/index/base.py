@@ -23,7 +23,9 @@ from lookalike.index.items import Hit, Item, Vectors, check_ids, check_items, ch
 from lookalike.index.kinds import check_kind
 from lookalike.index.query_model import convert_model, load_converted, use_int8
 from lookalike.index.storage import (
+    ABOUT,
     MODEL,
+    SECOND,
     About,
     BrokenIndex,
     OutdatedIndex,
@@ -349,9 +351,10 @@ class Index(ABC):
 
     def second_models(self) -> list[str]:
         """Return the names of the models that were added by ``lookalike.index.add_model``."""
-        return []
+        folders = sorted((self.home / SECOND).glob("[!.]*"))  # a dot begins the name of an unfinished folder
+        return [folder.name for folder in folders if (folder / ABOUT).is_file()]
 
-    def open_model(self, name: str) -> "Index":
+    def open_model(self, name: str) -> "SecondIndex":
         """Open the same collection with the vectors of a second model.
 
         Args:
@@ -363,13 +366,11 @@ class Index(ABC):
         Raises:
             ValueError: If there is no such model.
         """
-        names = ", ".join(self.second_models()) or "none; lookalike index IDX --with RUN adds one"
-        raise ValueError(f"{self.path} has no second model {name!r}; there are: {names}")
-
-    def other_vectors(self, ids: Sequence[str]) -> Others:
-        """Return the vectors of second models, by fingerprint and id."""
-        del ids
-        return {}
+        names = self.second_models()
+        if name not in names:
+            known = ", ".join(names) or "none; lookalike index IDX --with RUN adds one"
+            raise ValueError(f"{self.path} has no second model {name!r}; there are: {known}")
+        return self._open_second(self.home / SECOND / name)
 
     def add_folder(self, folder: str) -> None:
         """Record in ``index.json`` that pictures come from this folder."""
@@ -439,6 +440,21 @@ class Index(ABC):
         """Check all stored rows."""
 
     @abstractmethod
+    def other_vectors(self, ids: Sequence[str]) -> Others:
+        """Return the vectors of second models, by fingerprint and id."""
+
+    @abstractmethod
+    def make_room(self, second: About) -> None:
+        """Create the place for the vectors of a second model, unless it is there.
+
+        Args:
+            second: The content of its ``index.json``.
+        """
+
+    @abstractmethod
+    def _open_second(self, path: Path) -> "SecondIndex": ...
+
+    @abstractmethod
     def _add(self, items: list[Item], vectors: Vectors, stamps: list[str], others: Others) -> int: ...
 
     @abstractmethod
@@ -467,3 +483,31 @@ class Index(ABC):
 
     @abstractmethod
     def _info(self) -> dict[str, Any]: ...
+
+
+class SecondIndex(Index):
+    """A collection with the vectors of a second model. Items without a vector of this model are not part of it.
+
+    Attributes:
+        owner: The index of the collection. Items are added to it and deleted from it.
+    """
+
+    owner: Index
+
+    @abstractmethod
+    def missing(self) -> list[str]:
+        """Return the ids of the items without a vector of this model, or with a damaged one."""
+
+    @abstractmethod
+    def put(self, ids: Sequence[str], vectors: Vectors) -> None:
+        """Set the vectors (n, D) of existing items."""
+
+    @abstractmethod
+    def drop_orphans(self) -> None:
+        """Remove vectors without an item."""
+
+    def _add(self, *_: object) -> int:
+        raise ValueError(f"items are added to {self.owner.path}, with vectors of all its models")
+
+    def _delete(self, ids: list[str]) -> int:
+        return self.owner.delete(ids)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lookalike._util.checksums import Finding
 from lookalike.index import cache, database
-from lookalike.index.base import FileRecord, Index
+from lookalike.index.base import FileRecord, Index, SecondIndex
 from lookalike.index.cache import Cached, read_cache, write_cache
 from lookalike.index.database import Database, State
 from lookalike.index.exact_rescoring import HALF, Accuracy, rescore
@@ -23,7 +23,7 @@ from lookalike.index.items import Hit, Item, Vectors, check_vectors
 from lookalike.index.kinds import EXACT_KINDS, check_kind, explain_kind, resolve_kind
 from lookalike.index.positions import Positions
 from lookalike.index.second_vectors import SecondDatabase
-from lookalike.index.storage import ABOUT, SECOND, About
+from lookalike.index.storage import About
 from lookalike.index.structures import Selection, Structure, sample_size
 
 START = State(0, 0)
@@ -64,26 +64,18 @@ class FaissIndex(Index):
     def _open_database(self) -> Database:
         return Database(self.home / database.FILE, self.about.dim)
 
-    def second_models(self) -> list[str]:
-        """Return the names of the models that were added by ``lookalike.index.add_model``."""
-        folders = sorted((self.home / SECOND).glob("[!.]*"))  # a dot begins the name of an unfinished folder
-        return [folder.name for folder in folders if (folder / ABOUT).is_file()]
-
-    def open_model(self, name: str) -> "SecondIndex":
-        """Open the same collection with the vectors of a second model, see ``Index.open_model``."""
-        if name not in self.second_models():
-            super().open_model(name)
-        return SecondIndex(self, self.home / SECOND / name)
+    def _open_second(self, path: Path) -> "SecondFaissIndex":
+        return SecondFaissIndex(self, path)
 
     def other_vectors(self, ids: Sequence[str]) -> Others:
         """Return the vectors of second models, by fingerprint and id."""
         with self._reading() as reader:
             return reader.other_vectors(ids)
 
-    def make_tables(self, fingerprint: str) -> None:
+    def make_room(self, second: About) -> None:
         """Create the tables for the vectors of a second model, unless they are there."""
         with self.writing(), self._lock, self._database.writing():
-            make_tables(self._database.connection, fingerprint)
+            make_tables(self._database.connection, second.fingerprint)
 
     def close(self) -> None:
         """Close the database and free the memory."""
@@ -418,8 +410,8 @@ class FaissIndex(Index):
             yield self._frame.apply(vectors)
 
 
-class SecondIndex(FaissIndex):
-    """A collection with the vectors of a second model. Items without a vector of this model are not part of it.
+class SecondFaissIndex(SecondIndex, FaissIndex):
+    """A collection with the vectors of a second model, in tables of the same file.
 
     Args:
         owner: The index of the collection.
@@ -445,13 +437,15 @@ class SecondIndex(FaissIndex):
         with self.writing(), self._lock, self._second.writing():
             self._second.put(ids, checked)
 
+    def drop_orphans(self) -> None:
+        """Remove vectors without an item."""
+        with self.writing(), self._lock, self._second.writing():
+            self._second.drop_orphans()
+
     @property
     def _second(self) -> SecondDatabase:
         assert isinstance(self._database, SecondDatabase)
         return self._database
-
-    def _add(self, *_: object) -> int:
-        raise ValueError(f"items are added to {self.owner.path}, with vectors of all its models")
 
 
 class _Candidates:

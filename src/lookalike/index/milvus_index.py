@@ -3,6 +3,8 @@
 Every item is one row of a collection. A search asks for more than k candidates with their vectors and measures them
 again (``exact_rescoring.py``), so that neighbours and distances equal those of the FAISS index.
 
+A second model has a collection of its own. Its rows repeat the texts of the items, so that filters work there, too.
+
 Every row has two CRC-32: of its texts, and of its vector. They are compared when the row is read; a damaged row is
 reported once and left out. Collections of earlier versions have none.
 
@@ -15,6 +17,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -23,11 +26,11 @@ import numpy as np
 
 from lookalike._util.checksums import Finding, write_checked
 from lookalike._util.untrusted import read_json
-from lookalike.index.base import FileRecord, Index, path_range
+from lookalike.index.base import FileRecord, Index, SecondIndex, path_range
 from lookalike.index.exact_rescoring import Accuracy, distances, rescore
-from lookalike.index.extra_tables import Others
+from lookalike.index.extra_tables import FINGERPRINT, Others
 from lookalike.index.filters import Condition
-from lookalike.index.items import LONGEST, Hit, Item, Vectors, report_damage, stored_item
+from lookalike.index.items import LONGEST, Hit, Item, Vectors, check_vectors, report_damage, stored_item
 from lookalike.index.kinds import NEIGHBOURS, SAMPLE, TARGET, mean_recall
 from lookalike.index.milvus_connection import check_store, connect, connected, disconnect, is_address, translated_errors
 from lookalike.index.milvus_filter import FIELD, as_expression, as_literal, by_type
@@ -72,35 +75,60 @@ def make_collection(uri: str, about: About) -> None:
         OSError: If Milvus fails.
     """
     with connected(uri, named=uri) as client, translated_errors(uri):
-        from pymilvus import DataType
-
         if client.has_collection(about.collection):
             raise FileExistsError(f"{uri} has a collection {about.collection} already: choose another name")
-        schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
-        schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=64)
-        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=about.dim)
-        schema.add_field("path", DataType.VARCHAR, max_length=LONGEST)
-        schema.add_field("label", DataType.VARCHAR, max_length=LONGEST)
-        schema.add_field("stamp", DataType.VARCHAR, max_length=256)
-        schema.add_field("metadata", DataType.JSON)
-        schema.add_field(FIELD, DataType.JSON)
-        schema.add_field(CHECKSUM, DataType.INT64)
-        schema.add_field(VECTOR_CHECKSUM, DataType.INT64)
-        kind = kind_of(about)
-        index_params = client.prepare_index_params()
-        index_params.add_index(
-            "vector",
-            index_type=INDEX_TYPES[kind],
-            metric_type="COSINE" if about.distance == "cosine" else "L2",
-            params={**BUILD_PARAMS[kind], **about.store_settings},
-        )
-        client.create_collection(about.collection, schema=schema, index_params=index_params, consistency_level="Strong")
+        _create_collection(client, about)
+
+
+def _create_collection(client: Any, about: About) -> None:
+    from pymilvus import DataType
+
+    schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
+    schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=64)
+    schema.add_field("vector", DataType.FLOAT_VECTOR, dim=about.dim)
+    schema.add_field("path", DataType.VARCHAR, max_length=LONGEST)
+    schema.add_field("label", DataType.VARCHAR, max_length=LONGEST)
+    schema.add_field("stamp", DataType.VARCHAR, max_length=256)
+    schema.add_field("metadata", DataType.JSON)
+    schema.add_field(FIELD, DataType.JSON)
+    schema.add_field(CHECKSUM, DataType.INT64)
+    schema.add_field(VECTOR_CHECKSUM, DataType.INT64)
+    kind = kind_of(about)
+    index_params = client.prepare_index_params()
+    index_params.add_index(
+        "vector",
+        index_type=INDEX_TYPES[kind],
+        metric_type="COSINE" if about.distance == "cosine" else "L2",
+        params={**BUILD_PARAMS[kind], **about.store_settings},
+    )
+    client.create_collection(about.collection, schema=schema, index_params=index_params, consistency_level="Strong")
 
 
 def drop_collection(uri: str, name: str) -> None:
-    """Drop a collection, if Milvus can be reached."""
+    """Drop a collection and those of its second models, if Milvus can be reached."""
     with suppress(OSError), connected(uri, named=uri) as client, translated_errors(uri):
+        for second in second_collections(client, name).values():
+            client.drop_collection(second)
         client.drop_collection(name)
+
+
+def second_collection(collection: str, fingerprint: str) -> str:
+    """Return the name of the collection of a second model."""
+    return f"{collection}_model_{fingerprint}"
+
+
+def second_collections(client: Any, collection: str) -> dict[str, str]:
+    """Return fingerprint -> collection of the second models, as Milvus has them.
+
+    A copy of the index's folder on another machine may lack a model that was added later; its writers still find it.
+    """
+    prefix = second_collection(collection, "")
+    names = {}
+    for name in client.list_collections():
+        fingerprint = name.removeprefix(prefix)
+        if name.startswith(prefix) and FINGERPRINT.fullmatch(fingerprint):
+            names[fingerprint] = name
+    return names
 
 
 def check_settings(kind: str, settings: dict[str, Any]) -> None:
@@ -148,6 +176,8 @@ class MilvusIndex(Index):
         super().__init__(path, about)
         self._collection = about.collection
         self._kind = kind_of(about)
+        self._named = store
+        self._loaded: set[str] = set()
         self.uri = about.store
         if not is_address(about.store):
             self.uri = str((path / about.store).absolute())
@@ -162,14 +192,62 @@ class MilvusIndex(Index):
         try:
             with translated_errors(self.uri):
                 if not self._client.has_collection(self._collection):
-                    raise BrokenIndex(f"{path} is not complete: {self.uri} has no collection {self._collection}")
-                self._client.load_collection(self._collection)
+                    raise BrokenIndex(self._lacks_collection())
+                self._load(self._collection)
                 fields = self._client.describe_collection(self._collection)["fields"]
                 self._has_checksums = CHECKSUM in {field["name"] for field in fields}
             self._check_count()
         except BaseException:
             self.close()
             raise
+
+    def _repair(self) -> str:
+        if is_address(self.uri):
+            return "delete them, then index the folder again"
+        return "index the folder again to replace them"
+
+    def _lacks_collection(self) -> str:
+        return f"{self.path} is not complete: {self.uri} has no collection {self._collection}"
+
+    def _open_second(self, path: Path) -> "SecondMilvusIndex":
+        return SecondMilvusIndex(self, path)
+
+    def make_room(self, second: About) -> None:
+        """Create the collection of a second model, unless it is there."""
+        about = replace(second, collection=second_collection(self._collection, second.fingerprint))
+        with self.writing(), translated_errors(self.uri):
+            if not self._client.has_collection(about.collection):
+                _create_collection(self._client, about)
+
+    def other_vectors(self, ids: Sequence[str]) -> Others:
+        """Return the vectors of second models, by fingerprint and id."""
+        others: dict[str, dict[str, Vectors]] = {}
+        seconds = self._second_collections()
+        current = self._item_checksums(ids) if seconds else {}
+        for fingerprint, collection in seconds.items():
+            self._load(collection)
+            vectors = others[fingerprint] = {}
+            for row in self._by_id(ids, ["id", CHECKSUM, "vector", VECTOR_CHECKSUM], collection):
+                if row[CHECKSUM] == current.get(row["id"]) and _is_good_vector(row):
+                    vectors[row["id"]] = np.array(row["vector"], np.float32)
+        return others
+
+    def _load(self, collection: str) -> None:
+        """Let Milvus load a collection, as it must before searches and queries."""
+        if collection not in self._loaded:
+            with translated_errors(self.uri):
+                self._client.load_collection(collection)
+            self._loaded.add(collection)
+
+    def _second_collections(self) -> dict[str, str]:
+        with translated_errors(self.uri):
+            return second_collections(self._client, self._collection)
+
+    def _item_checksums(self, ids: Sequence[str] | None = None) -> dict[str, int]:
+        """Return id -> checksum of the texts of items; None for all."""
+        columns = ["id", CHECKSUM] if self._has_checksums else [*COLUMNS, "stamp"]
+        rows = self._rows("", columns) if ids is None else self._by_id(ids, columns)
+        return {row["id"]: row[CHECKSUM] if CHECKSUM in row else _item_checksum(row) for row in rows}
 
     def is_stored_in(self, store: str) -> bool:
         """Return whether ``store``, as given to ``create``, is where the items are."""
@@ -227,7 +305,8 @@ class MilvusIndex(Index):
         items = list(self._get(list(vectors)).values())  # new checksums would hide damage
         ids = [item.id for item in items]
         with self.writing():
-            self._upsert(items, [vectors[item_id] for item_id in ids], [stamps[item_id] for item_id in ids])
+            new_stamps = [stamps[item_id] for item_id in ids]
+            self._upsert(items, [vectors[item_id] for item_id in ids], new_stamps, self.other_vectors(ids))
 
     def check(self) -> Finding:
         """Read all rows."""
@@ -242,10 +321,7 @@ class MilvusIndex(Index):
                 damaged += 1
                 first = first or str(row["id"])
         if damaged:
-            repair = "index the folder again to replace them"
-            if is_address(self.uri):
-                repair = "delete them, then index the folder again"
-            return Finding(part, "damaged", f"{damaged:,} of {count:,} rows (first: {first}): {repair}")
+            return Finding(part, "damaged", f"{damaged:,} of {count:,} rows (first: {first}): {self._repair()}")
         if not self._has_checksums:
             return Finding(part, "no checksum", f"{count:,} items can be read; an earlier version wrote them")
         return Finding(part, "ok", f"{count:,} items")
@@ -265,30 +341,52 @@ class MilvusIndex(Index):
         return ["vector"]
 
     def _add(self, items: list[Item], vectors: Vectors, stamps: list[str], others: Others) -> int:
-        del others  # there are no second models
         self._check_lengths(vectors)
         replaced = len(self._get([item.id for item in items]))
-        self._upsert(items, vectors, stamps)
+        self._upsert(items, vectors, stamps, others)
         self._expect(self._expected() + len(items) - replaced)  # afterwards: a crash leaves a number that is too small
         return len(items) - replaced
 
-    def _upsert(self, items: Sequence[Item], vectors: Sequence[Vectors] | Vectors, stamps: Sequence[str]) -> None:
-        rows = []
-        for item, vector, stamp in zip(items, vectors, stamps, strict=True):
-            row = {**item._asdict(), "vector": vector.tolist(), "stamp": stamp, FIELD: by_type(item.metadata)}
-            if self._has_checksums:
-                row |= {CHECKSUM: _item_checksum(row), VECTOR_CHECKSUM: _vector_checksum(row)}
-            rows.append(row)
+    def _upsert(
+        self,
+        items: Sequence[Item],
+        vectors: Sequence[Vectors] | Vectors,
+        stamps: Sequence[str],
+        others: Others,
+    ) -> None:
+        """Write items. Vectors of second models leave before and come afterwards: a crash leaves none of old items."""
+        seconds = self._second_collections()
+        for collection in seconds.values():
+            self._remove_rows(collection, [item.id for item in items])
+        self._put_rows(self._collection, [self._as_row(*each) for each in zip(items, vectors, stamps, strict=True)])
+        for fingerprint, collection in seconds.items():
+            rows = []
+            for item, stamp in zip(items, stamps, strict=True):
+                if item.id in others.get(fingerprint, {}):
+                    rows.append(self._as_row(item, others[fingerprint][item.id], stamp, with_checksums=True))
+            self._put_rows(collection, rows)
+
+    def _as_row(self, item: Item, vector: Vectors, stamp: str, *, with_checksums: bool = False) -> Row:
+        row = {**item._asdict(), "vector": vector.tolist(), "stamp": stamp, FIELD: by_type(item.metadata)}
+        if self._has_checksums or with_checksums:
+            row |= {CHECKSUM: _item_checksum(row), VECTOR_CHECKSUM: _vector_checksum(row)}
+        return row
+
+    def _put_rows(self, collection: str, rows: list[Row]) -> None:
         with translated_errors(self.uri):
             for start in range(0, len(rows), ROWS):
-                self._client.upsert(self._collection, rows[start : start + ROWS])
+                self._client.upsert(collection, rows[start : start + ROWS])
+
+    def _remove_rows(self, collection: str, ids: list[str]) -> None:
+        with translated_errors(self.uri):
+            for start in range(0, len(ids), ROWS):
+                self._client.delete(collection, ids=ids[start : start + ROWS])
 
     def _delete(self, ids: list[str]) -> int:
         existing = list(self._get(ids))
         self._expect(max(0, self._expected() - len(existing)))
-        with translated_errors(self.uri):
-            for start in range(0, len(existing), ROWS):
-                self._client.delete(self._collection, ids=existing[start : start + ROWS])
+        for collection in (*self._second_collections().values(), self._collection):
+            self._remove_rows(collection, existing)
         return len(existing)
 
     def _expected(self) -> int:
@@ -331,11 +429,12 @@ class MilvusIndex(Index):
                 vectors[row["id"]] = np.array(row["vector"], np.float32)
         return vectors
 
-    def _by_id(self, ids: list[str], columns: list[str]) -> list[Row]:
+    def _by_id(self, ids: Sequence[str], columns: list[str], collection: str | None = None) -> list[Row]:
         rows: list[Row] = []
         with translated_errors(self.uri):
             for start in range(0, len(ids), ROWS):
-                rows += self._client.get(self._collection, ids=ids[start : start + ROWS], output_fields=columns)
+                some = list(ids[start : start + ROWS])
+                rows += self._client.get(collection or self._collection, ids=some, output_fields=columns)
         return rows
 
     def _items(self, where: tuple[Condition, ...], after: str | None, limit: int | None) -> list[Item]:
@@ -499,6 +598,87 @@ class MilvusIndex(Index):
             block_distances = distances(query, vectors, self.distance).tolist()
             candidates = [*nearest[i], *zip(block_distances, ids, strict=True)]
             nearest[i] = sorted(candidates)[: NEIGHBOURS + 1]
+
+
+class SecondMilvusIndex(SecondIndex, MilvusIndex):
+    """A collection with the vectors of a second model.
+
+    Milvus has no transactions over several collections. A row counts if its texts and its stamp, which has the digest
+    of the file, are those of the item now. Whatever else a killed or another writer left is ``missing``.
+
+    Args:
+        owner: The index of the collection.
+        path: Folder of the second model.
+    """
+
+    def __init__(self, owner: MilvusIndex, path: Path) -> None:
+        self.owner: MilvusIndex = owner
+        about = About.read(path)
+        collection = second_collection(owner._collection, about.fingerprint)
+        super().__init__(path, replace(about, store=owner.uri, collection=collection), owner._named)
+        self.writing = owner.writing
+
+    def missing(self) -> list[str]:
+        """Return the ids of the items without a vector of this model, or with a damaged one.
+
+        On a server, damaged vectors are left to ``check``: they would be too much to transfer.
+        """
+        columns = ["id", CHECKSUM] if is_address(self.uri) else [*self._item_columns, *self._vector_columns]
+        current = self.owner._item_checksums()
+        for row in self._rows("", columns):
+            is_good = is_address(self.uri) or (_as_item(row) is not None and _is_good_vector(row))
+            if is_good and current.get(row["id"]) == row[CHECKSUM]:
+                del current[row["id"]]
+        return sorted(current)
+
+    def put(self, ids: Sequence[str], vectors: Vectors) -> None:
+        """Set the vectors (n, D) of existing items."""
+        checked = check_vectors(vectors, self.dim, self.distance, len(ids))
+        self._check_lengths(checked)
+        vector_of = dict(zip(ids, checked, strict=True))
+        with self.writing():
+            stamps = self.owner.stamps(ids)
+            items = [item for item in self.owner.get(ids) if item is not None]
+            self._put_rows(
+                self._collection, [self._as_row(item, vector_of[item.id], stamps[item.id]) for item in items]
+            )
+
+    def drop_orphans(self) -> None:
+        """Remove vectors without an item."""
+        with self.writing():
+            self._remove_rows(self._collection, self._orphans())
+
+    def restamp(self, stamps: dict[str, str]) -> None:
+        """Set new stamps by id; the items stay unchanged."""
+        self.owner.restamp(stamps)
+
+    def check(self) -> Finding:
+        """Read all rows, and compare them with the items."""
+        finding = super().check()
+        orphans = self._orphans()
+        if orphans:
+            detail = f"vectors without an item: {len(orphans):,}. To repair: lookalike index IDX --with RUN"
+            return finding._replace(status="damaged", detail=detail)
+        missing = len(self.missing())
+        if missing and finding.status == "ok":
+            detail = f"{finding.detail}; {missing:,} pictures have none yet: lookalike index IDX --with RUN adds them"
+            return finding._replace(detail=detail)
+        return finding
+
+    def _orphans(self) -> list[str]:
+        ids = {row["id"] for row in self.owner._rows("", ["id"])}
+        return [row["id"] for row in self._rows("", ["id"]) if row["id"] not in ids]
+
+    def _repair(self) -> str:
+        if is_address(self.uri):
+            return f"drop the collection {self._collection}, then lookalike index IDX --with RUN"
+        return "lookalike index IDX --with RUN replaces them"
+
+    def _lacks_collection(self) -> str:
+        return f"{self.uri} has no vectors of this model: add it again with lookalike index IDX --with RUN"
+
+    def _check_count(self) -> None:
+        """Vectors that are gone are ``missing``."""
 
 
 def _as_item(row: Row) -> Item | None:

@@ -1,7 +1,7 @@
 """A second model for the same collection: ``index.add_model(idx, run)``, then ``idx.open_model(name)``.
 
-The folder of the model appears complete or not at all, then its tables, then its vectors, batch by batch. Whatever is
-interrupted, the same call continues.
+Its tables come first (in Milvus its collection), then its folder, complete or not at all, then its vectors, batch by
+batch. Whatever is interrupted, the same call continues.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,7 @@ from lookalike._util.checks import check_count
 from lookalike._util.suggestions import did_you_mean
 from lookalike.data.object_storage import is_url
 from lookalike.data.pictures import Problem, UnreadablePicture
-from lookalike.index.base import Index
-from lookalike.index.faiss_index import FaissIndex, SecondIndex
+from lookalike.index.base import Index, SecondIndex
 from lookalike.index.folder import BATCH, ChangedPicture, is_unchanged
 from lookalike.index.items import ID, Item
 from lookalike.index.storage import SECOND, UPLOADS, About, fingerprint_of, make_folder
@@ -36,7 +35,7 @@ def add_model(idx: Index, run: Any, name: str | None = None, engine: EngineName 
     """Add a second model to an index. Its vectors are still missing, see ``fill``.
 
     Args:
-        idx: The index, in FAISS.
+        idx: The index.
         run: Folder of a run, or a loaded model.
         name: Name of the model; None: the last part of the run.
         engine: As for ``index.create``.
@@ -45,12 +44,12 @@ def add_model(idx: Index, run: Any, name: str | None = None, engine: EngineName 
         The collection with this model.
 
     Raises:
-        ValueError: If the index is in Milvus, has this model already under another name, or the name is used.
+        ValueError: If the index has this model already under another name, or the name is used.
     """
     from lookalike.inference.model import TrainedModel, load
 
-    if not isinstance(idx, FaissIndex) or isinstance(idx, SecondIndex):
-        raise ValueError(f"a second model needs an index in FAISS, and {idx.path} has another store")
+    if isinstance(idx, SecondIndex):
+        raise ValueError(f"{idx.path} is a second model: add models to the index {idx.owner.path}")
     model = run if isinstance(run, TrainedModel) else load(run, "cpu")
     name = name or model_name(model.source)
     if not ID.fullmatch(name) or name.startswith(".") or ":" in name:
@@ -67,18 +66,20 @@ def add_model(idx: Index, run: Any, name: str | None = None, engine: EngineName 
             raise ValueError(f"{idx.path} has another model with the name {name}: choose another --name")
     if name == model_name(idx.about.run):
         raise ValueError(f"the first model of {idx.path} has the name {name}: choose another --name")
+    about = About(
+        distance=model.distance,
+        dim=model.dim,
+        fingerprint=fingerprint,
+        run=model.source,
+        backend=idx.about.backend,
+        kind=idx.about.kind,
+        store=idx.about.store,
+        store_settings=idx.about.store_settings,
+    )
     with idx.writing():
+        idx.make_room(about)
         if name not in idx.second_models():
-            about = About(
-                distance=model.distance,
-                dim=model.dim,
-                fingerprint=fingerprint,
-                run=model.source,
-                backend="faiss",
-                kind=idx.about.kind,
-            )
             make_folder(folder, run, lambda _: about)
-        idx.make_tables(fingerprint)
     second = idx.open_model(name)
     second.convert_model(engine)
     return second
@@ -106,6 +107,7 @@ def fill(
     """
     check_count("batch", batch)
     second.check_model(model)
+    second.drop_orphans()
     missing = second.missing()
     problems: list[Problem] = []
     if not missing:

@@ -136,6 +136,11 @@ class SecondDatabase(Database):
                 drop_row(self.connection, self.table, self.gone_table, numbers[item_id])
                 put_row(self.connection, self.table, numbers[item_id], vector)
 
+    def drop_orphans(self) -> None:
+        """Remove vectors without an item, inside of ``writing``."""
+        for item in self._column(f"SELECT item FROM {self.table} WHERE item NOT IN (SELECT number FROM items)"):
+            drop_row(self.connection, self.table, self.gone_table, item)
+
     def check(self) -> Finding:
         """Check all vectors, that each has an item, and that no row is missing."""
         faults = []

@@ -205,8 +205,7 @@ def _copy_second_models(idx: Index, new: Index) -> None:
     """Copy the second models; their vectors come with the items."""
     for name in idx.second_models():
         shutil.copytree(idx.home / SECOND / name, new.home / SECOND / name, ignore=shutil.ignore_patterns(cache.FILE))
-        if isinstance(new, FaissIndex):
-            new.make_tables(About.read(idx.home / SECOND / name).fingerprint)
+        new.make_room(About.read(new.home / SECOND / name))
 
 
 def _copy_items(

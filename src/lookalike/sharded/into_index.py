@@ -1,11 +1,19 @@
-"""Brings an index up to date with a large collection; does what ``index.sync`` does, in shards."""
+"""Brings an index up to date with a large collection; does what ``index.sync`` does, in shards.
 
-from collections.abc import Callable
+A folder of Parquet files may be written in the same pass. Every shard is committed to the index first; its rows are
+then copied from there. So whatever a killed process had computed is in the index, and the next one copies the rows
+that the folder still lacks.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from lookalike._util.files import check_output_folder
+from lookalike._util.folder_lock import FolderLock
 from lookalike.data.collection import SizedCollection
 from lookalike.data.files import raise_problems
 from lookalike.data.names import as_text, from_text
@@ -25,7 +33,8 @@ from lookalike.index.folder import (
 )
 from lookalike.index.items import Item, Vectors, check_items, file_id
 from lookalike.inference.model import TrainedModel
-from lookalike.sharded.coordinator import embed_files, prepare
+from lookalike.sharded.coordinator import LARGEST_SHARD, embed_files, prepare
+from lookalike.sharded.into_parquet import ABOUT, VectorFolder, describe
 from lookalike.sharded.worker import File, ShardResult
 
 RELABELLED_AT_ONCE = 1000
@@ -38,10 +47,12 @@ class Indexed(NamedTuple):
     Attributes:
         changes: As ``index.sync`` counts them.
         computed: Contents that were computed; the others were in the index, or equal to another one.
+        rows: Pictures in the folder of Parquet files, if there is one.
     """
 
     changes: Changes
     computed: int
+    rows: int = 0
 
 
 def index_collection(
@@ -55,6 +66,7 @@ def index_collection(
     metadata: dict[str, dict[str, object]] | None = None,
     follow_symlinks: bool = True,
     device: str | None = None,
+    parquet: str | Path | None = None,
     total: Callable[[int], Tick] = lambda _: lambda _: None,
 ) -> Indexed:
     """Make the index hold the pictures of a collection as they are now. Every shard is committed when it is done.
@@ -69,15 +81,18 @@ def index_collection(
         metadata: As for ``index.sync``.
         follow_symlinks: As for ``index.sync``.
         device: Where to compute; None: on a GPU if there is one.
+        parquet: A folder for the same vectors in Parquet files, as ``embed_collection`` writes them; vectors that it
+            has already are not computed again.
         total: As for ``embed_collection``.
 
     Returns:
         What has changed.
 
     Raises:
-        ValueError: If the source cannot be listed, or nodes differ.
+        ValueError: If the source cannot be listed, nodes differ, or ``parquet`` holds something else.
         WrongModel: If the model is another one.
         IndexInUse: If another process writes into the index.
+        FolderInUse: If another process writes into the folder of Parquet files.
         BrokenData: If there are no pictures, or with ``strict`` if one cannot be read.
         StorageError: If the object storage cannot be used.
     """
@@ -85,7 +100,14 @@ def index_collection(
     root = source
     if not is_url(source):
         root = str(Path(source).expanduser().absolute())
-    with idx.writing():
+    about = describe(root, model)
+    folder = None
+    with idx.writing(), ExitStack() as stack:
+        if parquet is not None:
+            folder = VectorFolder(Path(parquet))
+            check_output_folder(folder.path, "folder of vectors", [ABOUT], "--parquet")
+            stack.enter_context(FolderLock(folder.path))
+            folder.check(about)
         work = prepare(root, model, executor, shard_size=shard_size, follow_symlinks=follow_symlinks, device=device)
         changes = Changes()
         pictures = make_items(work.collection.pictures, metadata or {}, changes)
@@ -97,15 +119,23 @@ def index_collection(
             pictures = [with_stored_metadata(picture, records.get(picture.item.id)) for picture in pictures]
         unlisted_folders = [as_text(f"{root}/{problem.name}") for problem in changes.unreadable]
         idx.add_folder(as_text(root))
-        writer = _Writer(idx, work.collection, pictures, records, changes, strict)
+        writer = _Writer(idx, work.collection, pictures, records, changes, strict, folder)
         files = writer.compare()
+        if folder is not None:
+            folder.begin(about)
+            writer.copied, _ = folder.drop_outdated(work.collection)
+            writer.copy_unchanged(files)
         tick = total(len(pictures))
         tick(len(pictures) - len(files))
         for result in embed_files(work, files, writer.known({file.size for file in files}), tick):
             writer.commit(result)
         changes.removed += delete_items(idx, vanished(records, pictures, unlisted_folders))
         idx.save()
-    return Indexed(changes, writer.computed)
+        rows = 0
+        if folder is not None:
+            folder.finish(about)
+            rows = folder.count()
+    return Indexed(changes, writer.computed, rows)
 
 
 class _Writer:
@@ -119,10 +149,12 @@ class _Writer:
         records: dict[str, FileRecord],
         changes: Changes,
         strict: bool,
+        folder: VectorFolder | None,
     ) -> None:
         self.idx, self.collection, self.pictures, self.records = idx, collection, pictures, records
-        self.changes, self.strict = changes, strict
+        self.changes, self.strict, self.folder = changes, strict, folder
         self.computed = 0
+        self.copied: set[str] = set()  # paths of pictures that the folder has
         self._present = {picture.item.id for picture in pictures}
         self._owners: dict[str, str] = {}  # by digest, the id of an item that has the vector
         self._digests: dict[str, str] = {}  # the reverse
@@ -157,6 +189,8 @@ class _Writer:
         digests: dict[int, list[str]] = {}
         if not sizes:
             return digests
+        if self.folder is not None:
+            digests.update(self.folder.known(sizes))
         for folder in self.idx.about.folders:
             for item_id, record in self.idx.files_below(folder).items():
                 size = record.stamp.partition(":")[0]
@@ -192,7 +226,7 @@ class _Writer:
                 vectors.append(result.vectors[new[digest]])
             else:
                 vectors.append(self._stored_vector(digest))
-                owner = self._owners[digest]
+                owner = self._owners.get(digest, "")
                 if record is None and owner in self._gone:
                     item = self._take_over(number, self._gone.pop(owner))
                     moved.append(owner)
@@ -212,9 +246,29 @@ class _Writer:
         delete_items(self.idx, moved)
         for number, reason in sorted(result.unreadable.items()):
             self._leave_out(number, reason)
+        self._copy(list(result.digests))
+
+    def copy_unchanged(self, changed: Sequence[File]) -> None:
+        """Copy the rows of all other pictures to the folder of Parquet files."""
+        unchanged = sorted(set(range(len(self.pictures))) - {file.number for file in changed})
+        for start in range(0, len(unchanged), LARGEST_SHARD):
+            self._copy(unchanged[start : start + LARGEST_SHARD])
+
+    def _copy(self, numbers: Sequence[int]) -> None:
+        """Copy the rows of indexed pictures to the folder of Parquet files, if there is one that lacks them."""
+        names = self.collection.pictures.names
+        numbers = [number for number in numbers if as_text(names[number]) not in self.copied]
+        if self.folder is None or not numbers:
+            return
+        ids = [self.pictures[number].item.id for number in sorted(numbers)]
+        stamps = self.idx.stamps(ids)
+        digests = {number: digest_of(stamps[self.pictures[number].item.id]) for number in numbers}
+        self.folder.write_part(self.collection, digests, self.idx.vectors(ids))
 
     def _stored_vector(self, digest: str) -> Vectors:
-        """The vector of a content that the index had when the work began."""
+        """The vector of a content that the index or the folder had when the work began."""
+        if self.folder is not None and digest not in self._owners:
+            return self.folder.vector_of(digest)
         if digest not in self._kept:
             vector: Vectors = self.idx.vectors([self._owners[digest]])[0]
             return vector

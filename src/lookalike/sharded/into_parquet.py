@@ -10,7 +10,7 @@ computes the others, and removes the rows of files that are gone or have changed
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +34,7 @@ from lookalike.sharded.worker import File, ShardResult
 
 ABOUT = "_embedding.json"
 FORMAT = 1
+BEGIN_AGAIN = "choose another folder, or begin again with lookalike embed --overwrite"
 KEPT = ("path", "size", "version", "digest")  # columns that say what is done
 Tick = Callable[[int], None]
 
@@ -101,15 +102,7 @@ def embed_collection(
     if not is_url(source):
         source = str(Path(source).expanduser().absolute())
     check_output_folder(folder.path, "folder of vectors", [ABOUT])
-    about = {
-        "format": FORMAT,
-        "source": as_text(source),
-        "model": model.source,
-        "fingerprint": fingerprint_of(model),
-        "engine": model.engine_name,
-        "dim": model.dim,
-        "distance": model.distance,
-    }
+    about = describe(source, model)
     with FolderLock(folder.path):
         if not overwrite:
             folder.check(about)
@@ -125,7 +118,7 @@ def embed_collection(
         known = folder.known({file.size for file in files})
         computed = 0
         for result in embed_files(work, files, known, tick):
-            folder.write_part(work.collection, result)
+            folder.write_part(work.collection, result.digests, folder.vectors_of(result))
             computed += len(result.new)
             for number, reason in result.unreadable.items():
                 problem = Problem(work.collection.pictures.names[number], reason)
@@ -146,6 +139,19 @@ def embed_collection(
         unreadable=unreadable,
         notes=work.collection.pictures.notes,
     )
+
+
+def describe(source: str, model: TrainedModel) -> dict[str, Any]:
+    """Return what ``_embedding.json`` says about a collection and a model."""
+    return {
+        "format": FORMAT,
+        "source": as_text(source),
+        "model": model.source,
+        "fingerprint": fingerprint_of(model),
+        "engine": model.engine_name,
+        "dim": model.dim,
+        "distance": model.distance,
+    }
 
 
 class VectorFolder:
@@ -180,12 +186,11 @@ class VectorFolder:
             return
         stored = read_json(file)
         if not isinstance(stored, dict):
-            raise ValueError(f"{file} is damaged: choose another --out, or add --overwrite to begin again")
+            raise ValueError(f"{file} is damaged: {BEGIN_AGAIN}")
         for name, value in about.items():
             if stored.get(name) != value:
                 raise ValueError(
-                    f"{self.path} holds other vectors: {name} was {stored.get(name)} and is {value}; choose another "
-                    "--out, or add --overwrite to begin again"
+                    f"{self.path} holds other vectors: {name} was {stored.get(name)} and is {value}; {BEGIN_AGAIN}"
                 )
 
     def begin(self, about: dict[str, Any]) -> None:
@@ -240,15 +245,35 @@ class VectorFolder:
                     digests.setdefault(size, []).append(digest)
         return digests
 
-    def write_part(self, collection: SizedCollection, result: ShardResult) -> None:
-        """Write the readable pictures of a shard to a new part."""
+    def vector_of(self, digest: str) -> NDArray[np.float32]:
+        """Read the vector of a content that is ``known``."""
+        part, row = self._vectors[digest]
+        return np.array(_read(part, ("vector",))["vector"][row].as_py(), np.float32)
+
+    def vectors_of(self, result: ShardResult) -> NDArray[np.float32]:
+        """Return the vectors (n, D) of the readable pictures of a shard, in order of their numbers."""
+        new = {digest: row for row, digest in enumerate(result.new)}
+        vectors = [np.zeros((0, result.vectors.shape[1]), np.float32)]
+        for _, digest in sorted(result.digests.items()):
+            vector = result.vectors[new[digest]] if digest in new else self.vector_of(digest)
+            vectors.append(vector[None])
+        return np.concatenate(vectors)
+
+    def write_part(
+        self, collection: SizedCollection, digest_of: Mapping[int, str], vectors: NDArray[np.float32]
+    ) -> None:
+        """Write pictures to a new part.
+
+        Args:
+            collection: The collection.
+            digest_of: By number of the picture, the digest of its content.
+            vectors: Their vectors (n, D), in order of their numbers.
+        """
         import pyarrow as pa
 
-        if not result.digests:
+        if not digest_of:
             return
-        numbers = sorted(result.digests)
-        digests = [result.digests[number] for number in numbers]
-        vectors = self._vectors_of(digests, result)
+        numbers = sorted(digest_of)
         pictures = collection.pictures
         flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
         columns = {
@@ -257,7 +282,7 @@ class VectorFolder:
             "split": pa.array([pictures.splits[number] for number in numbers], pa.string()),
             "size": pa.array([collection.sizes[number] for number in numbers], pa.int64()),
             "version": [collection.versions[number] for number in numbers],
-            "digest": digests,
+            "digest": [digest_of[number] for number in numbers],
             "vector": flat,
         }
         _write(self.path / f"part-{self._next:05d}.parquet", pa.table(columns))
@@ -268,19 +293,6 @@ class VectorFolder:
         import pyarrow.parquet as pq
 
         return sum(pq.read_metadata(part).num_rows for part in self.parts())
-
-    def _vectors_of(self, digests: Iterable[str], result: ShardResult) -> NDArray[np.float32]:
-        """The vectors of contents, from the result or from a part that has them."""
-        new = {digest: row for row, digest in enumerate(result.new)}
-        vectors = []
-        for digest in digests:
-            if digest in new:
-                vectors.append(result.vectors[new[digest]])
-            else:
-                part, row = self._vectors[digest]
-                stored = _read(part, ("vector",))["vector"][row]
-                vectors.append(np.array(stored.as_py(), np.float32))
-        return np.stack(vectors)
 
     def _write_about(self, about: dict[str, Any], *, finished: bool) -> None:
         write_text(self.path / ABOUT, json.dumps({**about, "finished": finished}, indent=2) + "\n")
