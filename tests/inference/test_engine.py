@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lookalike.inference import conversion, engine_name
-from lookalike.inference.engine import TorchEngine, create_engine
+from lookalike.inference.engine import TorchEngine, create_engine, head_each
 from lookalike.inference.engine_name import EngineName, resolve_engine
 from lookalike.inference.model import TrainedModel
 from lookalike.inference.preprocess import to_inputs
@@ -231,3 +231,32 @@ def test_two_processes_convert_at_once(cache: Path) -> None:
         assert (out, process.returncode) == ("openvino\n", 0), err
     assert len(list(cache.rglob("network.xml"))) == 1
     assert not list(cache.rglob("tmp*"))
+
+
+def test_a_head_runs_on_one_thread_and_gives_the_number_back() -> None:
+    """A picture is too small to share, and its vector must not depend on the number of threads."""
+    head = Embedder(make_backbone(), dim=8).head.eval()
+    features = torch.randn(5, 16, 64)
+    seen: list[int] = []
+
+    def counted(bags: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        vectors: torch.Tensor = head(bags)
+        return vectors
+
+    def failing(_: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("broken")
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        with torch.no_grad():
+            vectors = head_each(counted, features)
+            expected = torch.cat([head(bag[None]) for bag in features])
+        with pytest.raises(RuntimeError, match="broken"):
+            head_each(failing, features)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1] * 5
+    torch.testing.assert_close(vectors, expected, atol=1e-6, rtol=1e-5)

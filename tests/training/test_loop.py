@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 import lookalike
 from lookalike import data
 from lookalike.cli import main
+from lookalike.models.embedder import Head
 from lookalike.objectives import Loss
 from lookalike.training import RunFailed, Settings, Stopped, ccp, train
 from lookalike.training.checkpoint import RunFolder
@@ -80,6 +81,7 @@ VARIANTS = {
     },
     "frozen": {"freeze_backbone": True, "start": "pca", "views": 2},
     "last stage": {"freeze_backbone": True, "train_stages": 1, "start": "pca", "views": 2, "ema": 0.9},
+    "last stage, which waits": {"freeze_backbone": True, "train_stages": 1, "start": "pca", "warm_up": 6, "ema": 0.9},
     "last stages, batch norm, ccp with samples": {
         **CCP,
         "freeze_backbone": True,
@@ -323,6 +325,36 @@ def test_last_stages_learn_from_cached_maps_and_the_whole_model_is_saved(
     capsys.readouterr()
     train(settings(class_folders, tmp_path / "all", steps=2, **{**changes, "train_stages": 4}))
     assert "all stages of resnet20 train: nothing is cached" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("changes", [{"freeze_backbone": True, "train_stages": 1}, {"freeze_backbone": False}])
+def test_during_the_warm_up_the_backbone_gets_no_gradients(
+    changes: dict[str, object], class_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is computed for the stages that wait, and their optimizer starts afterwards; batch norm goes on."""
+    tracked: list[bool] = []
+    head_forward = Head.forward
+
+    def forward(self: Head, features: torch.Tensor, *args: object, **settings: object) -> object:
+        if self.training:
+            tracked.append(features.requires_grad)
+        return head_forward(self, features, *args, **settings)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Head, "forward", forward)
+    out = tmp_path / "run"
+    train(settings(class_folders, out, steps=3, warm_up=2, start="pca", freeze_batch_norm=False, **changes))
+    assert tracked == [False, False, True]
+    state = torch.load(out / "state" / "last.pt", weights_only=True)
+    groups = state["optimiser"]["param_groups"]
+    waiting = {number for group in groups if group["waits"] for number in group["params"]}
+    counts = {number: int(values["step"]) for number, values in state["optimiser"]["state"].items()}
+    assert waiting
+    assert {counts[number] for number in waiting} == {1}
+    assert {counts[number] for number in counts.keys() - waiting} == {3}
+    batches = [
+        int(value) for name, value in state["learner"].items() if name.endswith("stage3.0.norm1.num_batches_tracked")
+    ]
+    assert batches == [3]
 
 
 @pytest.mark.parametrize("stages", [0, 1])

@@ -47,6 +47,17 @@ def test_only_the_backbone_waits(schedule: str) -> None:
     assert rates_at(rates, 3)[1] == pytest.approx(0.1, rel=1e-4)  # and not slowly
 
 
+def test_gradients_of_the_backbone_are_dropped_while_it_waits() -> None:
+    rates = LRSchedule(optimiser(), "constant", steps=10, warm_up=1)
+    head, backbone = (group["params"][0] for group in rates.optimizer.param_groups)
+    for step in (0, 1):
+        for parameter in (head, backbone):
+            parameter.grad = torch.ones(1)
+        rates.drop_waiting(step)
+        assert head.grad is not None
+        assert (backbone.grad is None) == (step == 0)
+
+
 def test_plateau_by_hand() -> None:
     rates = LRSchedule(optimiser(), "plateau", steps=1000)
     heard = []

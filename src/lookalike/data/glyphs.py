@@ -177,7 +177,7 @@ class GlyphReader:
 
     def key(self, index: int) -> str:
         """Return all settings that determine picture ``index``."""
-        symbols = crc32("/".join(map("".join, self.symbols)).encode())
+        symbols = _checksum(self.symbols)
         label, number = divmod(index, self.per_class)
         letter = _code(self.letters[label])
         split = "train" if label < self.train_classes else "test"
@@ -190,6 +190,11 @@ class GlyphReader:
         letter = self.letters[label]
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence((self.seed, ord(letter), number))))
         return letter, rng, int(rng.integers(self.cells**2))
+
+
+@cache
+def _checksum(symbols: tuple[tuple[str, ...], tuple[str, ...]]) -> int:
+    return crc32("/".join(map("".join, symbols)).encode())
 
 
 @lru_cache(maxsize=CACHED)

@@ -1,10 +1,13 @@
 """Checks that a plan can run, before it starts: weights that fit, and sizes and settings that belong together.
 
-Networks are built without memory for their weights, so that this takes about a second.
+Networks of timm are built without memory for their weights, so that this takes about a second. What is small is built
+with memory, since without it torch loads its compiler to compute shapes.
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -14,6 +17,8 @@ from lookalike.models.weight_files import ShapesOnly
 from lookalike.training.model import attach_head, create_objective, require_trained
 from lookalike.training.resolve import fill_in
 from lookalike.training.settings import Settings
+
+FEW_WEIGHTS = 2**22  # of projection and proxies, 16 MB
 
 
 def check_run(settings: Settings, pictures: Pictures) -> None:
@@ -31,7 +36,11 @@ def check_run(settings: Settings, pictures: Pictures) -> None:
     has_gpu = settings.device != "cpu" and torch.cuda.is_available()
     settings, _ = fill_in(settings, len(train.classes), pretrained=pretrained, has_gpu=has_gpu, pictures=len(train))
     backbone = _backbone_shapes(settings.backbone)
-    with ShapesOnly():
+    dim = settings.dim or backbone.channels
+    building: AbstractContextManager[Any] = nullcontext()
+    if (backbone.channels + len(train.classes)) * dim > FEW_WEIGHTS:
+        building = ShapesOnly()
+    with building:
         embedder = attach_head(backbone, settings)
         require_trained(settings, embedder)
         head = embedder.head

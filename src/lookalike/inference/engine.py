@@ -87,6 +87,26 @@ def forward_each(forward: Callable[[Tensor], Any], inputs: Tensor) -> Any:
     return joined([forward(inputs[i : i + 1].clone()) for i in range(len(inputs))])  # clone: aligned in memory
 
 
+def head_each(head: Callable[[Tensor], Any], features: Tensor) -> Any:
+    """``forward_each`` for a head, on one thread of a CPU.
+
+    The operations on a single picture are too small to share: threads would mostly wait for each other, and where other
+    programs use the cores they wait for longer than they compute.
+
+    Args:
+        head: Gives one tensor (B, ...) for local features (B, N, C), or a tuple of them.
+        features: Local features (B, N, C).
+    """
+    threads = torch.get_num_threads()
+    if features.device.type != "cpu" or threads == 1:
+        return forward_each(head, features)
+    torch.set_num_threads(1)
+    try:
+        return forward_each(head, features)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def joined(results: list[Any]) -> Any:
     """Join the results of several batches: tensors, or tuples of tensors."""
     if isinstance(results[0], Tensor):

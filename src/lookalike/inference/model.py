@@ -22,7 +22,7 @@ from lookalike._util.files import cache_folder
 from lookalike.data.cropping import Pixels, squares
 from lookalike.data.loading import evaluation_batch
 from lookalike.data.pictures import Pictures
-from lookalike.inference.engine import Engine, create_engine, forward_each, joined
+from lookalike.inference.engine import Engine, create_engine, forward_each, head_each, joined
 from lookalike.inference.engine_name import EngineName, resolve_engine
 from lookalike.inference.feature_cache import FeatureCache
 from lookalike.inference.feature_store import NotCacheable
@@ -249,7 +249,7 @@ class TrainedModel(PictureModel):
         batches = [rows[first : first + CACHED_BATCH] for first in range(0, len(rows), CACHED_BATCH)]
 
         def head(features: Tensor) -> Tensor:
-            vectors: Tensor = forward_each(self.embedder.head, features)
+            vectors: Tensor = head_each(self.embedder.head, features)
             return vectors
 
         vectors: Tensor = embed_batches(map(cache.read, batches), head, device=self.device, tick=lambda _: tick(0))
@@ -258,7 +258,7 @@ class TrainedModel(PictureModel):
     @torch.inference_mode()
     def vectors(self, crops: Tensor) -> Tensor:
         """Compute the vectors (B, D) of crops (B, size, size, 3) uint8 that ``preprocess`` made."""
-        return forward_each(self.embedder.head, self.maps(crops).flatten(1, 2))
+        return head_each(self.embedder.head, self.maps(crops).flatten(1, 2))
 
     def embed_crops(self, crops: Pixels) -> NDArray[np.float32]:
         """Compute the vectors (B, D) of crops (B, size, size, 3) uint8 that ``preprocess`` made."""
@@ -325,10 +325,10 @@ class TrainedModel(PictureModel):
                 features = features.half().float()  # the same vectors as from the cache
             except (NotCacheable, OSError) as error:
                 self._stop_caching(error)
-            vectors[missing] = forward_each(self.embedder.head, features.to(self.device)).cpu()
+            vectors[missing] = head_each(self.embedder.head, features.to(self.device)).cpu()
         if cached:
             stored = cache.read(cache.store.find([keys[i] for i in cached]))
-            vectors[cached] = forward_each(self.embedder.head, stored.to(self.device)).cpu()
+            vectors[cached] = head_each(self.embedder.head, stored.to(self.device)).cpu()
         return vectors
 
     def _stop_caching(self, error: Exception) -> None:

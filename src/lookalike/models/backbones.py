@@ -10,11 +10,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from lookalike._util.suggestions import did_you_mean
 from lookalike._util.untrusted import read_json
-from lookalike.models import keras_resnet50, lite0_weights
+from lookalike.models import efficientnet_lite0, keras_resnet50, lite0_weights
 from lookalike.models.backbone import Backbone
 from lookalike.models.bn_inception import BNInception
 from lookalike.models.cifar_bottleneck import CifarBottleneck
@@ -34,7 +35,7 @@ _OURS: dict[str, Callable[[], nn.Module]] = {
     "bottleneck20": CifarBottleneck,
     "bottleneck29": lambda: CifarBottleneck(blocks=3),
 }
-_ALIASES = {"efficientnet_lite0": "tf_efficientnet_lite0"}  # timm's efficientnet_lite0 pads differently
+_ALIASES = {"efficientnet_lite0": efficientnet_lite0.NAME}  # timm's efficientnet_lite0 pads differently
 _FROM_SCRATCH = ("resnet20", "resnet8-half", "resnetv2-20", "bottleneck20", "bottleneck29")  # no published weights
 # Backbones whose names and shapes a file of unknown content is compared with.
 _COMMON = (
@@ -77,7 +78,7 @@ def names() -> list[str]:
 
 def is_backbone(name: str) -> bool:
     """Whether ``create_backbone`` knows the name."""
-    if name in _OURS or is_two_towers(name):
+    if name in _OURS or _is_lite0(name) or is_two_towers(name):
         return True
     import timm
 
@@ -212,8 +213,13 @@ def _network_shapes(name: str) -> nn.Module:
 
 
 def _create_network(name: str, pretrained: bool = False) -> nn.Module:
-    if name in _OURS:
-        return _OURS[name]()
+    # Ours are small, so they get memory also within ``ShapesOnly``. To compute shapes without memory, torch loads its
+    # compiler, which takes longer. timm loads it in any case.
+    with torch.device("cpu"):
+        if name in _OURS:
+            return _OURS[name]()
+        if _is_lite0(name) and not pretrained:
+            return efficientnet_lite0.EfficientNetLite0()
     return _create_timm(_ALIASES.get(name, name), pretrained)
 
 
@@ -225,7 +231,7 @@ def _reshape(network: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _is_lite0(name: str) -> bool:
-    return _ALIASES.get(name, name) == "tf_efficientnet_lite0"
+    return _ALIASES.get(name, name) == efficientnet_lite0.NAME
 
 
 def _read(name: str, weights: str | Path) -> SourceWeights | None:

@@ -231,6 +231,8 @@ class Stepper:
             loss = self._backward(number, is_last=turn == self.accumulate - 1)
             for name, value in {"loss": loss.value.detach(), **loss.parts}.items():
                 totals[name] = totals.get(name, 0) + value
+        if isinstance(self.lr_schedule, LRSchedule):
+            self.lr_schedule.drop_waiting(number)
         parts = {name: value / self.accumulate for name, value in totals.items()}
         if self.clip_value is not None:
             self.fabric.clip_gradients(self.learner, self.optimizer, clip_val=self.clip_value)

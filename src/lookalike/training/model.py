@@ -228,6 +228,9 @@ class Learner(nn.Module):
         model: An Embedder for pictures, or its head for their local features.
         objective: Loss; it sees the joined batches of all processes.
         local_features: Makes local features (B, N, C) of inputs; None: the Embedder's backbone, or nothing for a head.
+
+    Attributes:
+        backbone_waits: Compute no gradients for the backbone, whose batch norm still follows the batches.
     """
 
     def __init__(
@@ -238,10 +241,17 @@ class Learner(nn.Module):
     ) -> None:
         super().__init__()
         self.model: Embedder | Head = model
+        self.backbone_waits = False
         self._local_features = [local_features]  # in a list, so that torch does not register a module
         self.objective = Gathered(objective)
         # In a list, so that torch does not register them a second time.
         self._sample_losses = [module for module in objective.modules() if isinstance(module, BetweenSamples)]
+
+    def trains_without_backbone(self) -> bool:
+        """Whether head or loss have parameters to train."""
+        head = self.model.head if isinstance(self.model, Embedder) else self.model
+        parameters = [*head.parameters(), *self.objective.parameters()]
+        return any(parameter.requires_grad for parameter in parameters)
 
     def forward(
         self,
@@ -272,7 +282,8 @@ class Learner(nn.Module):
             local_features = local_features or head.backbone
             head = head.head
         if local_features is not None:
-            tokens = local_features(tokens)  # batch and samples together, for batch norm
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.backbone_waits):
+                tokens = local_features(tokens)  # batch and samples together, for batch norm
         for sample_loss in self._sample_losses:
             with in_eval_mode(head.pooling):  # samples must not count for prototypes that start from batches
                 own_share = head(tokens[len(inputs) :])

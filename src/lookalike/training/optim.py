@@ -83,7 +83,8 @@ def create_optimizer(model: nn.Module, objective: nn.Module, settings: Settings)
 class LRSchedule:
     """Learning rate over a run: constant, cosine, or halved on a plateau, with a warm-up of the backbone.
 
-    The rate of a group is its initial ``lr`` times a factor. Groups with ``waits=True`` have rate 0 during the warm-up.
+    The rate of a group is its initial ``lr`` times a factor. During the warm-up, groups with ``waits=True`` have rate 0
+    and no gradients.
     """
 
     def __init__(
@@ -119,6 +120,15 @@ class LRSchedule:
                 group["lr"] = base * factor
                 if self.factor < 1:  # lowered by the plateau
                     group["lr"] = max(group["lr"], min(base, self.min_lr))
+
+    def drop_waiting(self, step: int) -> None:
+        """Drop the gradients of groups that wait. They count neither for clipping nor for the optimizer's averages."""
+        if step >= self.warm_up:
+            return
+        for group in self.optimizer.param_groups:
+            if group.get("waits"):
+                for parameter in group["params"]:
+                    parameter.grad = None
 
     def report(self, metric: float) -> None:
         """Take note of an evaluation. With the plateau schedule, too many without improvement lower the rate."""

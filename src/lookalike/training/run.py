@@ -91,6 +91,9 @@ class Run:
         if settings.ema:
             self.ema = EMA(learner.model, settings.ema)
         optimizer = create_optimizer(learner.model, learner.objective, settings)
+        # Several processes wait for each other's gradients, so there they are computed and dropped.
+        self.can_skip_backbone = self.fabric.world_size == 1 and learner.trains_without_backbone()
+        self.unwrapped = learner
         self.learner, self.optimizer = self.fabric.setup(learner, optimizer)
         self.lr_schedule = LRSchedule(
             self.optimizer,
@@ -154,7 +157,7 @@ class Run:
                 clip_norm=clip_norm,
                 clip_value=settings.clip_value,
                 fabric=self.fabric,
-                before_step=self._restart_if_due,
+                before_step=self._before_step,
                 before_update=before_update,
                 on_step=self._after_step,
                 on_evaluation=self._after_evaluation,
@@ -183,6 +186,10 @@ class Run:
             if self.problems is not None:
                 samples = self.samples.of(self.problems.number)
             yield (*next(batches), samples)
+
+    def _before_step(self, step: int) -> None:
+        self.unwrapped.backbone_waits = self.can_skip_backbone and step < self.lr_schedule.warm_up
+        self._restart_if_due(step)
 
     def _restart_if_due(self, step: int) -> None:
         """Return to the best weights after the steps in ``settings.restarts``."""
