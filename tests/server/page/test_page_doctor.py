@@ -30,7 +30,7 @@ def test_examine_decide_and_apply(
             expect(anna.locator("#doctor-status")).to_have_text("The pictures were not examined yet.")
             anna.locator("#doctor-start").click()
             expect(anna.locator("#doctor-stop")).to_be_visible()
-            expect(anna.locator("#doctor-status")).to_contain_text("findings open", timeout=120_000)
+            expect(anna.locator("#doctor-status")).to_contain_text("findings open", timeout=600_000)
             ben.locator("#tab-doctor").click()
             for page in (anna, ben):
                 page.locator("#doctor-kind").select_option("exact duplicate")

@@ -30,7 +30,7 @@ def test_improve_and_return(opening: Callable[..., Any], marked: str, collection
     page.get_by_role("button", name="Improve").click()
     page.locator("#improve-start").click()
     expect(page.locator("#improve-stop")).to_be_visible()
-    expect(page.locator("#improve-status")).to_contain_text("installed the new model", timeout=120_000)
+    expect(page.locator("#improve-status")).to_contain_text("installed the new model", timeout=600_000)
     rows = page.locator("#improve-figures tbody tr")
     expect(rows.first).to_contain_text("AUROC")
     expect(rows.first).to_contain_text("%")
@@ -49,7 +49,7 @@ def test_improve_and_return(opening: Callable[..., Any], marked: str, collection
     assert other.locator("#hits .card").all_inner_texts() == improved
     page.get_by_role("button", name="Improve").click()
     page.locator("#improve-rollback").click()
-    expect(page.locator("#improve-status")).to_contain_text("returned to the model before", timeout=120_000)
+    expect(page.locator("#improve-status")).to_contain_text("returned to the model before", timeout=600_000)
     page.keyboard.press("Escape")
     expect(page.locator("#hits .card").first).to_be_visible()
     assert page.locator("#hits .card").all_inner_texts() == distances
