@@ -1,10 +1,12 @@
 """Attacks on a running server, while a well-behaved client works: memory, waiting times, answers by status.
 
     python perf/abuse.py --json abuse.json --quick
+    python perf/abuse.py --items 50000 --only filter
 
 The server is a process on the loopback interface with a small random model and 20,000 items. Each attack runs for a
-bounded number of requests. Memory is the sum over the server and its processes, above the idle server. The well-behaved
-client has a key of its own and sends one search after the other. Exit code 1 if a promise is broken.
+bounded number of requests, by attackers with four keys in turn. Memory is the sum over the server and its processes,
+above the idle server. The well-behaved client has a key of its own and sends one search after the other. Exit code 1 if
+a promise is broken.
 """
 
 import argparse
@@ -38,7 +40,9 @@ MOST_MEGABYTES = 1500
 MOST_SECONDS = 2.0
 PARALLEL = 40
 ITEMS, LONG_ITEMS = 20_000, 300  # the latter with nearly the longest metadata
-GOOD_KEY, BAD_KEY, WRITE_KEY = (secrets.token_urlsafe(24) for _ in range(3))
+ATTACKERS = 4  # keys that attackers use in turn
+GOOD_KEY, WRITE_KEY = (secrets.token_urlsafe(24) for _ in range(2))
+BAD_KEYS = [secrets.token_urlsafe(24) for _ in range(ATTACKERS)]
 
 
 class Attack(NamedTuple):
@@ -83,15 +87,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report to this file")
     parser.add_argument("--quick", action="store_true", help="a quarter of the requests")
+    parser.add_argument("--items", type=int, default=ITEMS, metavar="N", help=f"items in the index ({ITEMS:,})")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only attacks with this text in their name")
     options = parser.parse_args(arguments)
     rows = []
     with TemporaryDirectory() as folder:
-        process, address = start_server(Path(folder))
+        process, address = start_server(Path(folder), options.items)
         try:
             post(address, "/search", encoded(noise(375, 500), "JPEG"), key=GOOD_KEY)
             time.sleep(1)
             idle = memory_of(process.pid)
-            for attack in attacks():
+            for attack in attacks(options.items):
+                if options.only not in attack.name:
+                    continue
                 requests = attack.requests
                 if options.quick:
                     requests = max(1, requests // 4)
@@ -171,7 +179,7 @@ def print_row(row: dict[str, Any]) -> None:
     )
 
 
-def attacks() -> list[Attack]:
+def attacks(items: int) -> list[Attack]:
     """All attacks; files are made once."""
     scans = many_scans(encoded(Image.new("RGB", (2000, 2000), "gray"), "JPEG", progressive=True), 6000)
     allowed_scans = many_scans(encoded(Image.new("RGB", (2200, 2200), "gray"), "JPEG", progressive=True), 180)
@@ -189,7 +197,7 @@ def attacks() -> list[Attack]:
     odd_k = ("00000001299999", "000000001500", "1e3", "\u0665", "-1", "9" * 5000)
 
     def picture(data: bytes, path: str = "/embed") -> Callable[[tuple[str, int], int], int]:
-        return lambda address, _: post(address, path, data)
+        return lambda address, i: post(address, path, data, key=bad_key(i))
 
     return [
         Attack("extreme sides, truncated", picture(header_of_png(1, 50_000_000), "/explain"), 80),
@@ -207,24 +215,39 @@ def attacks() -> list[Attack]:
         Attack("20 MB of zeros", picture(bytes(19_900_000)), 80),
         Attack("metadata, 900 levels", lambda a, _: post(a, "/items", small, nested, WRITE_KEY), 80),
         Attack("metadata, 1,200 keys", lambda a, _: post(a, "/items", small, wide, WRITE_KEY), 80),
-        Attack("odd k", lambda a, i: post(a, "/search", small, {"k": odd_k[i % len(odd_k)]}), 120),
-        Attack("1,100 filter conditions", lambda a, _: post(a, "/search", small, long_filter), 80),
+        Attack("odd k", lambda a, i: post(a, "/search", small, {"k": odd_k[i % len(odd_k)]}, bad_key(i)), 120),
+        Attack("1,100 filter conditions", lambda a, i: post(a, "/search", small, long_filter, bad_key(i)), 80),
         Attack("odd methods", lambda a, i: raw(a, f"M{i}X /items HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()), 400),
         Attack("half-sent headers", lambda a, _: raw(a, b"POST /embed HTTP/1.1\r\nHost: local", wait=3), 80),
         Attack("torn chunks", lambda a, _: raw(a, torn_chunk(), end=True), 200),
-        Attack("pages of long metadata", lambda a, _: get(a, "/items?limit=500"), 120),
-        Attack("200 hits of long metadata", lambda a, _: post(a, "/search", small, {"k": "200"}), 120),
+        Attack("pages of long metadata", lambda a, i: get(a, "/items?limit=500", bad_key(i)), 120),
+        Attack("200 hits of long metadata", lambda a, i: post(a, "/search", small, {"k": "200"}, bad_key(i)), 120),
         Attack("answers that nobody reads", unread(connections, "/items?limit=500"), 200),
         Attack("the map, unread", unread(connections, "/map"), 200),
-        Attack("filters that read all rows", lambda a, i: get(a, f"/items?limit=500&where=n%3E{ITEMS + i}"), 120),
-        Attack("filtered searches", lambda a, i: post(a, "/search", small, {"where": f"n>{i}", "k": "200"}), 120),
+        Attack("filters that read all rows", lambda a, i: get(a, f"/items?where=n%3E{items + i}", bad_key(i)), 120),
+        Attack("long filters", lambda a, i: get(a, f"/items?where={conditions(items + i)}", bad_key(i)), 120),
+        Attack("filters on unknown keys", lambda a, i: get(a, f"/items?where=key{i}%3E1", bad_key(i)), 120),
+        Attack("filtered searches", filtered_search(small), 120),
         Attack("pictures to explain", picture(small, "/explain"), 400),
         Attack("bad keys", lambda a, i: post(a, "/search", small, key=f"a wrong key, number {i}"), 400),
     ]
 
 
+def bad_key(i: int) -> str:
+    return BAD_KEYS[i % len(BAD_KEYS)]
+
+
+def conditions(number: int) -> str:
+    """A filter of 99 conditions, of which the last holds for no item; each is another filter."""
+    return "%2C".join([*(f"n!%3D{-i}" for i in range(1, 99)), f"n%3E{number}"])
+
+
+def filtered_search(picture: bytes) -> Callable[[tuple[str, int], int], int]:
+    return lambda address, i: post(address, "/search", picture, {"where": f"n>{i}", "k": "200"}, bad_key(i))
+
+
 def post(
-    address: tuple[str, int], path: str, data: bytes, fields: dict[str, str] | None = None, key: str = BAD_KEY
+    address: tuple[str, int], path: str, data: bytes, fields: dict[str, str] | None = None, key: str = BAD_KEYS[0]
 ) -> int:
     """Send a form; return the status, or 0 if the server closed the connection."""
     try:
@@ -235,10 +258,10 @@ def post(
         return 0
 
 
-def get(address: tuple[str, int], path: str) -> int:
+def get(address: tuple[str, int], path: str, key: str) -> int:
     """Send a GET; return the status, or 0 if the server closed the connection."""
     try:
-        with httpx.Client(verify=False, timeout=60, headers={"X-API-Key": BAD_KEY}) as client:
+        with httpx.Client(verify=False, timeout=60, headers={"X-API-Key": key}) as client:
             return client.get(f"http://{address[0]}:{address[1]}{path}").status_code
     except httpx.HTTPError:
         return 0
@@ -247,14 +270,14 @@ def get(address: tuple[str, int], path: str) -> int:
 def unread(sockets: list[socket.socket], path: str) -> Callable[[tuple[str, int], int], int]:
     """Ask for a page and read only its status; the connections stay open."""
 
-    def send(address: tuple[str, int], _: int) -> int:
+    def send(address: tuple[str, int], i: int) -> int:
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(30)
         sockets.append(connection)
         try:
             connection.connect(address)
-            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {BAD_KEY}\r\n\r\n".encode())
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {bad_key(i)}\r\n\r\n".encode())
             return int(connection.recv(12).split()[1])
         except (OSError, IndexError, ValueError):
             return 0
@@ -276,21 +299,21 @@ def raw(address: tuple[str, int], request: bytes, *, wait: float = 30, end: bool
 
 def torn_chunk() -> bytes:
     head = "POST /embed HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
-    head += f"X-API-Key: {BAD_KEY}\r\nContent-Type: multipart/form-data; boundary=x\r\n\r\n"
+    head += f"X-API-Key: {BAD_KEYS[0]}\r\nContent-Type: multipart/form-data; boundary=x\r\n\r\n"
     return head.encode() + b"ffff\r\n--x\r\nContent-Dispos"
 
 
-def start_server(folder: Path) -> tuple["subprocess.Popen[str]", tuple[str, int]]:
+def start_server(folder: Path, count: int) -> tuple["subprocess.Popen[str]", tuple[str, int]]:
     torch.manual_seed(0)
     save_model(Embedder(create_backbone("resnet8-half", weights="none"), dim=8, pooling="gsp"), folder / "run")
     with index.create(folder / "small.idx", run=folder / "run") as idx:
-        vectors = np.random.default_rng(0).standard_normal((ITEMS, 8)).astype(np.float32)
+        vectors = np.random.default_rng(0).standard_normal((count, 8)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        items = [index.Item(f"{i:06}", "", f"class{i % 4}", {"n": i}) for i in range(ITEMS)]
+        items = [index.Item(f"{i:06}", "", f"class{i % 4}", {"n": i}) for i in range(count)]
         for i in range(LONG_ITEMS):
             items[i].metadata.update({f"k{j}": 110 * "x" for j in range(250)})
         idx.add(items, vectors)
-    for name, keys in (("read", f"{GOOD_KEY}\n{BAD_KEY}\n"), ("write", f"{WRITE_KEY}\n")):
+    for name, keys in (("read", "\n".join([GOOD_KEY, *BAD_KEYS, ""])), ("write", f"{WRITE_KEY}\n")):
         (folder / name).touch(mode=0o600)
         (folder / name).write_text(keys)
     command = [sys.executable, "-m", "lookalike", "serve", str(folder / "small.idx"), "--port", "0", "--json"]

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import socket
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -29,6 +30,7 @@ Quotas are unlimited unless set, here for every key or in a key file for one."""
 EXAMPLE = "lookalike serve birds.idx --port 8000"
 
 GRACE = 15.0  # seconds that a worker may take to end, in addition to those of a request
+SWITCH_SECONDS = 0.001  # that a thread keeps Python's lock while others wait: a search needs it often, but not for long
 WRITE_PATIENCE = 10.0  # seconds that a worker waits while another one writes
 
 
@@ -127,6 +129,7 @@ def _serve(
     from lookalike.server.connection import guarded_protocol
     from lookalike.server.reloading import ReloadingApp
 
+    sys.setswitchinterval(SWITCH_SECONDS)
     limits = _limits(settings)
     keys = Keys.load(settings.read_key_file, settings.write_key_file, os.environ)
     with index.open(settings.index, settings.store) as idx, ExitStack() as stack:

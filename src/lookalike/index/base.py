@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from lookalike.inference.model import TrainedModel
 
 MOST = 10_000  # neighbours per search
+PAGE = 10_000  # items read at a time
 QUERIES_AT_ONCE = 64
 
 
@@ -325,6 +326,16 @@ class Index(ABC):
         """Return up to ``most`` items, drawn at random, in order of id; all if there are no more."""
         check_count("most", most)
         return self._sample(most, seed)
+
+    def metadata_keys(self) -> set[str]:
+        """Return the metadata keys of all items. This reads every item."""
+        keys: set[str] = set()
+        after = None
+        while items := self.items(after=after, limit=PAGE):
+            for item in items:
+                keys.update(item.metadata)
+            after = items[-1].id
+        return keys
 
     def labels(self) -> dict[str, int]:
         """Return every label with the number of its items, in natural order."""

@@ -68,6 +68,9 @@ class State(NamedTuple):
     place: int
 
 
+START = State(0, 0)
+
+
 class Database(SqliteFile):
     """A connection to the SQLite file.
 
@@ -270,10 +273,16 @@ class Database(SqliteFile):
         removed = self._first("SELECT count(*) FROM gone WHERE place > ? AND number <= ?", [since.place, since.number])
         return int(new), int(removed)
 
-    def numbers(self, where: Sequence[Condition]) -> NDArray[np.int64]:
-        """Return the row numbers, ascending, of the items that match a filter."""
+    def numbers(self, where: Sequence[Condition], since: State = START) -> NDArray[np.int64]:
+        """Return the row numbers, ascending, of the items that match a filter.
+
+        Args:
+            where: The filter.
+            since: Only of rows that were added after this state.
+        """
         clause, values = as_sql(where)
-        return np.array(self._column(f"SELECT number FROM items WHERE {clause} ORDER BY number", values), np.int64)
+        query = f"SELECT group_concat(number) FROM items WHERE {clause} AND number > ?"
+        return parse_numbers(self._first(query, [*values, since.number]))
 
     def vectors_of(self, numbers: Sequence[int]) -> tuple[dict[int, str], Vectors]:
         """Read vectors by row number.
@@ -353,6 +362,12 @@ class Database(SqliteFile):
             if limit is None or len(items) == limit or not rows:
                 return items
             offset += len(rows)
+
+    def metadata_keys(self) -> set[str]:
+        """Return the metadata keys of all items."""
+        objects = "CASE WHEN json_valid(metadata) AND json_type(metadata) = 'object' THEN metadata ELSE '{}' END"
+        query = f"SELECT DISTINCT key FROM items, json_each({objects}) WHERE {self._present}"
+        return {key for key in self._column(query) if KEY.fullmatch(key)}
 
     def labels(self) -> dict[str, int]:
         """Return label -> number of items."""
@@ -467,6 +482,13 @@ def good_item(row: Sequence[Any]) -> Item | None:
         report_damage(f"item {values[0]!r}", "its checksum differs")
         return None
     return stored_item(*values[:4])
+
+
+def parse_numbers(text: str | None) -> NDArray[np.int64]:
+    """Return the numbers that ``group_concat`` has joined, ascending. Rows one by one would take the lock of Python."""
+    if text is None:
+        return np.zeros(0, np.int64)
+    return np.sort(np.array(text.split(","), np.int64))
 
 
 def as_sql(where: Sequence[Condition]) -> tuple[str, list[Any]]:

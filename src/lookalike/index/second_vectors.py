@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lookalike._util.checksums import Finding
-from lookalike.index.database import Database, State, as_sql, good_item
+from lookalike.index.database import START, Database, State, as_sql, good_item, parse_numbers
 from lookalike.index.extra_tables import drop_row, is_good_row, put_row, tables_of
 from lookalike.index.filters import Condition
 from lookalike.index.items import Item, Vectors
@@ -83,11 +83,11 @@ class SecondDatabase(Database):
         query = f"SELECT count(*) FROM {self.gone_table} WHERE place > ? AND number <= ?"
         return int(new), int(self._first(query, [since.place, since.number]))
 
-    def numbers(self, where: Sequence[Condition]) -> NDArray[np.int64]:
-        """Return the row numbers, ascending, of the items that match a filter."""
+    def numbers(self, where: Sequence[Condition], since: State = START) -> NDArray[np.int64]:
+        """Return the row numbers, ascending, of the items that match a filter, as ``Database.numbers``."""
         clause, values = as_sql(where)
-        query = f"SELECT extra.number FROM {self._joined} WHERE {clause} ORDER BY extra.number"
-        return np.array(self._column(query, values), np.int64)
+        query = f"SELECT group_concat(extra.number) FROM {self._joined} WHERE {clause} AND extra.number > ?"
+        return parse_numbers(self._first(query, [*values, since.number]))
 
     def vectors_of(self, numbers: Sequence[int]) -> tuple[dict[int, str], Vectors]:
         """Read vectors by row number, as ``Database.vectors_of``."""

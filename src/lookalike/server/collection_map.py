@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -67,6 +68,11 @@ class _Loaded:
     points: NDArray[np.int64]
     target: Method
     vectors: Vectors | None = None  # until a process has them
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """Row of each item by its id."""
+        return {item.id: row for row, item in enumerate(self.items)}
 
     @property
     def revision(self) -> str:
@@ -138,8 +144,8 @@ class CollectionMap:
             loaded = self._loaded
         if loaded is None or not loaded.items:
             return None
-        nearest = {hit.item.id for hit in idx.search(vector[None], NEAREST)[0]}
-        rows = [row for row, item in enumerate(loaded.items) if item.id in nearest]
+        nearest = [hit.item.id for hit in idx.search(vector[None], NEAREST)[0]]
+        rows = [loaded.rows[item_id] for item_id in nearest if item_id in loaded.rows]
         if not rows:
             return None
         middle: list[float] = (np.median(loaded.points[rows], axis=0) / UNITS).tolist()

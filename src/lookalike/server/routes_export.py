@@ -68,7 +68,7 @@ def routes(context: Context) -> APIRouter:
         """Send chosen items as CSV, as a list of paths, or as a zip of the original files."""
         async with context.read_form(request, FIELDS, LARGEST_IDS) as form:
             ids, kind = _read(form.texts)
-            return await with_timeout(context.limits.seconds, context.in_index(_export, context.collection, ids, kind))
+            return await with_timeout(context.limits.seconds, context.scan(_export, context.collection, ids, kind))
 
     return router
 
