@@ -221,6 +221,30 @@ def test_models_without_a_checksum_are_read(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
+def test_a_model_that_is_replaced_twice_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Afterwards the settings are as before, but the weights were those of the model in between."""
+    models = []
+    for dim in (4, 6):
+        torch.manual_seed(dim)
+        models.append(Embedder(create_backbone("resnet8-half", weights="none"), dim=dim, pooling="average"))
+    save_model(models[0], tmp_path)
+    original = store.read_weights
+    readings = []
+
+    def read_weights(path: Path) -> dict[str, torch.Tensor]:
+        readings.append(path)
+        if len(readings) > 1:
+            return original(path)
+        save_model(models[1], tmp_path)
+        weights = original(path)
+        save_model(models[0], tmp_path)
+        return weights
+
+    monkeypatch.setattr(store, "read_weights", read_weights)
+    assert load_model(tmp_path).settings() == models[0].settings()
+    assert len(readings) == 2
+
+
 def test_settings_are_compared_with_the_header_before_weights_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

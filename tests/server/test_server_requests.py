@@ -94,6 +94,9 @@ DAMAGES = {
     "a list": "[1]",
     "not a text": b"\xff\xfe",
     "lone surrogate": '{"a": "\\ud800"}',
+    "infinite": '{"a": [1e999]}',
+    "not a number": '{"a": {"b": NaN}}',
+    "too many digits": f'{{"a": {"9" * 5000}}}',
 }
 
 
@@ -106,8 +109,9 @@ def test_damaged_rows_are_skipped_and_reported_once(
     damaged = ids[1]
     with sqlite3.connect(index_folder / "items.sqlite") as connection:
         new_id = f"{damage.replace(' ', '-')}"  # one id per case: each is reported once per process
-        connection.execute(
-            "UPDATE items SET id = ?, metadata = CAST(? AS TEXT) WHERE id = ?", (new_id, DAMAGES[damage], damaged)
+        connection.execute(  # as somebody makes it who knows how to compute a checksum, or leaves it out
+            "UPDATE items SET id = ?, metadata = CAST(? AS TEXT), checksum = NULL WHERE id = ?",
+            (new_id, DAMAGES[damage], damaged),
         )
     connection.close()
     good = sorted(set(ids) - {damaged})
@@ -130,6 +134,27 @@ def test_damaged_rows_are_skipped_and_reported_once(
             assert client.get("/map").status_code == 200
             assert client.get("/labels").status_code == 200
     assert len([record for record in caplog.records if new_id in record.getMessage()]) == 1
+
+
+def test_a_damaged_vector_is_left_out_everywhere(index_folder: Path, served_model: TrainedModel) -> None:
+    with index.open(index_folder) as idx:
+        ids = [item.id for item in idx.items()]
+    with sqlite3.connect(index_folder / "items.sqlite") as connection:
+        connection.execute(
+            "UPDATE vectors SET vector = zeroblob(length(vector)) WHERE number = "
+            "(SELECT number FROM items WHERE id = ?)",
+            (ids[3],),
+        )
+    connection.close()
+    with index.open(index_folder) as idx:
+        app = create_app(idx, served_model)
+        with TestClient(app, base_url="http://127.0.0.1") as client:
+            assert sorted(client.get("/map").json()["ids"]) == sorted(set(ids) - {ids[3]})
+            grouped = client.post("/search", files={"id": (None, ids[0])}, data={"k": 200, "group": "true"})
+            assert grouped.status_code == 200
+            assert client.post("/search", files={"id": (None, ids[3])}).status_code == 404
+            assert client.get("/marks/next").status_code == 200
+            assert client.get("/doctor/effect").status_code == 200
 
 
 @pytest.mark.parametrize("count", [101, 1100])

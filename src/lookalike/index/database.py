@@ -223,38 +223,39 @@ class Database(SqliteFile):
             Vectors (m, D).
         """
         query = f"SELECT number, vector, {self._vector_checksum} FROM vectors WHERE number >= ? ORDER BY number LIMIT ?"
-        rows = self._sample(query, most, seed)
+        rows = list(self._sample(query, most, seed))
         _, vectors = self._good_vectors(rows)
         return vectors[np.random.default_rng(seed).permutation(len(vectors))]
 
-    def sample_items(self, most: int, seed: int = 0) -> list[Item]:
-        """Read up to ``most`` items, drawn at random, in order of id."""
+    def sample_items(self, most: int, seed: int = 0) -> Iterator[Item]:
+        """Read up to ``most`` items, drawn at random."""
         query = f"SELECT {self._row} FROM items WHERE number >= ? ORDER BY number LIMIT ?"
-        items = []
         for row in self._sample(query, most, seed):
             item = good_item(row)
             if item is not None:
-                items.append(item)
-        return sorted(items, key=lambda item: item.id)
+                yield item
 
-    def _sample(self, query: str, most: int, seed: int) -> list[tuple[Any, ...]]:
+    def _sample(self, query: str, most: int, seed: int) -> Iterator[tuple[Any, ...]]:
         """Rows of a query for a first number and a limit: runs of neighbours at random places, or all rows."""
         last = self.state().number
         if self.count() <= most:
-            return self.connection.execute(query, (0, last)).fetchall()
+            yield from self.connection.execute(query, (0, last))
+            return
         rng = np.random.default_rng(seed)
         if last <= FEW_ROWS:
             numbers = self._column(f"SELECT number FROM {self._numbered} ORDER BY number")
             chosen = np.sort(rng.choice(len(numbers), most, replace=False))
-            rows = [self.connection.execute(query, (numbers[i], 1)).fetchone() for i in chosen]
-            return [row for row in rows if row is not None]
+            for i in chosen:
+                yield from self.connection.execute(query, (numbers[i], 1))
+            return
         runs = min(most, SAMPLE_RUNS)
         length = most // runs
-        by_number: dict[int, tuple[Any, ...]] = {}
+        seen: set[int] = set()
         for start in np.sort(rng.integers(1, last + 1, runs)).tolist():
             for row in self.connection.execute(query, (start, length)):
-                by_number[row[0]] = row
-        return list(by_number.values())
+                if row[0] not in seen:
+                    seen.add(row[0])
+                    yield row
 
     def index_metadata(self) -> None:
         """Index the metadata keys of a sample of the items, so that filters need not read every item."""
@@ -368,6 +369,19 @@ class Database(SqliteFile):
         objects = "CASE WHEN json_valid(metadata) AND json_type(metadata) = 'object' THEN metadata ELSE '{}' END"
         query = f"SELECT DISTINCT key FROM items, json_each({objects}) WHERE {self._present}"
         return {key for key in self._column(query) if KEY.fullmatch(key)}
+
+    def tree_faults(self) -> list[str]:
+        """Return what is wrong with the trees by which items are found. Rows have checksums, but these do not."""
+        try:
+            with self._translated_errors():
+                faults = self._column("PRAGMA integrity_check(items)")
+        except (OSError, BrokenIndex) as error:
+            return [str(error)]
+        return [] if faults == ["ok"] else [str(fault) for fault in faults]
+
+    def rebuild_trees(self) -> None:
+        """Build these trees again from the rows, inside of ``writing``."""
+        self.connection.execute("REINDEX items")
 
     def labels(self) -> dict[str, int]:
         """Return label -> number of items."""

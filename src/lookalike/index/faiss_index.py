@@ -1,8 +1,9 @@
 """An index on this machine: items and vectors in SQLite, searched in memory by FAISS."""
 
+import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -36,6 +37,10 @@ MOST_NEW = 1.0  # new vectors, relative to those that an IVF was trained on, bef
 CACHE_FROM = 100_000  # vectors from which reading a stored flat structure is faster than reading all rows
 FILTERS = 8  # whose matches are remembered until something changes
 
+MOST_FAULTS = 3  # that are logged
+
+logger = logging.getLogger(__name__)
+
 Neighbours = list[tuple[int, float]]  # row number and distance, nearest first
 Matches = tuple[State, NDArray[np.int64]]  # of a filter: row numbers, and the state in which they were read
 
@@ -61,6 +66,19 @@ class FaissIndex(Index):
         self._matches: dict[tuple[Condition, ...], Matches] = {}  # of the same filters, brought up to date by a search
         self._labels_at: tuple[State, dict[str, int]] | None = None
         self._forget()
+        self._has_bad_trees = False
+        self._check_trees()
+
+    def _check_trees(self) -> None:
+        """Look for damage that would hide items from filters, unless the collection is so large that it takes long."""
+        with suppress(OSError, ValueError):  # the first reading says what is wrong
+            if self._database.count() >= CACHE_FROM:
+                return
+        faults = self._database.tree_faults()
+        if faults:
+            message = "%s: %s; filters and ids may miss items until the next change, which repairs it if it can"
+            logger.warning(message, self._database.path, "; ".join(faults[:MOST_FAULTS]))
+        self._has_bad_trees = bool(faults)
 
     def _open_database(self) -> Database:
         return Database(self.home / database.FILE, self.about.dim)
@@ -104,7 +122,11 @@ class FaissIndex(Index):
     def _changing(self) -> Iterator[Database]:
         """Yield a connection in a write transaction, for the holder of the writer's lock. Others search meanwhile."""
         with self._own_connection() as writer, writer.writing():
+            if self._has_bad_trees:
+                writer.rebuild_trees()
             yield writer
+        if self._has_bad_trees:
+            self._check_trees()
 
     @contextmanager
     def _own_connection(self) -> Iterator[Database]:
@@ -226,9 +248,9 @@ class FaissIndex(Index):
         with self._reading() as reader:
             return reader.state()
 
-    def _sample(self, most: int, seed: int) -> list[Item]:
+    def _sample(self, most: int, seed: int) -> Generator[Item, None, None]:
         with self._reading() as reader:
-            return reader.sample_items(most, seed)
+            yield from reader.sample_items(most, seed)
 
     def _info(self) -> dict[str, Any]:
         with self._lock, self._database.reading():
@@ -467,6 +489,9 @@ class SecondIndex(FaissIndex):
         self.owner = owner
         super().__init__(path, About.read(path))
         self.writing = owner.writing
+
+    def _check_trees(self) -> None:
+        """The owner has done it."""
 
     def _open_database(self) -> SecondDatabase:
         return SecondDatabase(self.owner.home / database.FILE, self.about.dim, self.about.fingerprint)

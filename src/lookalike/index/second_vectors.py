@@ -63,15 +63,16 @@ class SecondDatabase(Database):
     def sample_vectors(self, most: int, seed: int = 0) -> Vectors:
         """Read the vectors of up to ``most`` rows, as ``Database.sample_vectors``."""
         query = f"SELECT {ROW} FROM {self.table} WHERE number >= ? ORDER BY number LIMIT ?"
-        _, vectors = self._good_vectors(without_item(self._sample(query, most, seed)))
+        _, vectors = self._good_vectors(without_item(list(self._sample(query, most, seed))))
         return vectors[np.random.default_rng(seed).permutation(len(vectors))]
 
-    def sample_items(self, most: int, seed: int = 0) -> list[Item]:
+    def sample_items(self, most: int, seed: int = 0) -> Iterator[Item]:
         """Read up to ``most`` items, as ``Database.sample_items``."""
         condition = "extra.number >= ? ORDER BY extra.number LIMIT ?"
-        rows = self._sample(f"SELECT {self._joined_row} FROM {self._joined} WHERE {condition}", most, seed)
-        items = [item for item in map(good_item, rows) if item is not None]
-        return sorted(items, key=lambda item: item.id)
+        for row in self._sample(f"SELECT {self._joined_row} FROM {self._joined} WHERE {condition}", most, seed):
+            item = good_item(row)
+            if item is not None:
+                yield item
 
     def gone(self, since: State) -> NDArray[np.int64]:
         """Return the numbers of rows that were removed after a state."""

@@ -106,18 +106,35 @@ def read_model(folder: Path) -> StoredModel:
         if not (folder / NEXT).is_dir() and not (folder / name).is_file():
             raise ValueError(f"{folder} holds no model: there is no {name}")
     for _ in range(ATTEMPTS):
-        with suppress(FileNotFoundError):  # moved out in between
+        before = _identity(folder)
+        try:
             text = _read_text(model_file(folder, SETTINGS))
             path = model_file(folder, WEIGHTS)
-            if not path.is_file():
-                continue
-            shapes = read_shapes(path)
-            if _same_text(model_file(folder, SETTINGS), text):
-                _check_settings(folder / SETTINGS, text, shapes)
+            _check_settings(folder / SETTINGS, text, read_shapes(path))
             weights = read_weights(path)
-            if _same_text(model_file(folder, SETTINGS), text):
-                return StoredModel(text, weights, check_weights(path, weights, beside=text))
+            stored = StoredModel(text, weights, check_weights(path, weights, beside=text))
+        except FileNotFoundError:  # moved out in between
+            continue
+        except (OSError, ValueError):
+            if _identity(folder) == before:
+                raise
+            continue  # the files of two models
+        if stored.has_checksum or _identity(folder) == before:  # the checksum is of both files
+            return stored
     raise ValueError(f"{folder} holds no complete model, or another process replaces it over and over")
+
+
+def _identity(folder: Path) -> list[tuple[int, int] | None]:
+    """What changes whenever a file of the model is replaced or moved; None for a missing file."""
+    identity: list[tuple[int, int] | None] = []
+    for path in (folder / NEXT / SETTINGS, folder / NEXT / WEIGHTS, folder / SETTINGS, folder / WEIGHTS):
+        try:
+            status = path.stat()
+        except OSError:
+            identity.append(None)
+        else:
+            identity.append((status.st_ino, status.st_mtime_ns))
+    return identity
 
 
 def _move_out(folder: Path) -> None:

@@ -33,6 +33,7 @@ from lookalike.server.schemas import MetadataField
 FILTER_COLUMNS = ("id", "label")  # columns that a filter may name; paths stay private
 KEYS_CACHE_SECONDS = 10
 MOST_DESCRIBED = 100_000  # items that are read to learn their metadata keys and values
+LARGEST_DESCRIBED = 30_000_000  # characters of the metadata of these items
 MOST_VALUES = 100  # of a metadata field, for filters
 LONGEST_VALUE = 1000  # characters of such a value
 MOST_FIELDS = 200  # that are described, the most frequent ones
@@ -128,7 +129,7 @@ class Collection:
         state = self.state()
         known = self._fields
         if known is None or known[0] != state:
-            known = self._fields = (state, describe_fields(self.idx.sample(MOST_DESCRIBED)))
+            known = self._fields = (state, describe_fields(self.idx.sample(MOST_DESCRIBED, largest=LARGEST_DESCRIBED)))
         return known[1]
 
     def calibration(self) -> Calibration | None:
