@@ -3,6 +3,7 @@
 import json
 import logging
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,31 @@ def test_damaged_rows_are_skipped_and_reported_once(
             assert client.get("/map").status_code == 200
             assert client.get("/labels").status_code == 200
     assert len([record for record in caplog.records if new_id in record.getMessage()]) == 1
+
+
+def test_the_openapi_document_is_not_made_on_the_event_loop(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes half a second, and the first request with a wrong method needs it."""
+    app: Any = client.app
+    original = app.openapi
+    threads = []
+
+    def openapi() -> Any:
+        threads.append(threading.current_thread())
+        return original()
+
+    async def loop_thread() -> threading.Thread:
+        return threading.current_thread()
+
+    monkeypatch.setattr(app, "openapi", openapi)
+    for _ in range(2):
+        answer = client.request("PUT", "/items")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET, POST")
+    assert client.portal is not None
+    assert threads
+    assert client.portal.call(loop_thread) not in threads
+    assert len(threads) == 1
 
 
 def test_a_damaged_vector_is_left_out_everywhere(index_folder: Path, served_model: TrainedModel) -> None:

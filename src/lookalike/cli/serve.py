@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -148,7 +149,7 @@ def _serve(
                 second = opened.open_model(name)
                 stack.callback(second.close)
                 others[name] = (second, second.model(settings.device, settings.engine))
-            return create_app(
+            app = create_app(
                 opened,
                 loaded,
                 keys=keys,
@@ -162,6 +163,9 @@ def _serve(
                 layout=settings.map_layout,
                 others=others,
             )
+            # Made by the first request for it, it would hold up all others.
+            threading.Thread(target=app.openapi, name="openapi", daemon=True).start()
+            return app
 
         def make_current_app(previous: Any) -> Any:
             opened = index.open(settings.index, settings.store)
