@@ -7,7 +7,9 @@ new one, also after a crash.
 """
 
 import json
+import re
 import shutil
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -36,6 +38,8 @@ LARGEST_SETTING = 2**16  # of a size, a number of prototypes or of iterations
 SETTINGS = "model.json"
 WEIGHTS = "model.safetensors"
 NEXT = ".model-next"
+LEFTOVER = re.compile(r"\.model-[a-z0-9_]{8}")  # a name of TemporaryDirectory, never NEXT
+LEFTOVER_SECONDS = 600  # younger ones may belong to a running process
 ATTEMPTS = 20  # to read a model that another process replaces
 
 
@@ -53,6 +57,7 @@ def save_model(embedder: Embedder, folder: str | Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(embedder.settings(), indent=2) + "\n"
     _move_out(folder)  # what a crash has left
+    _remove_leftovers(folder)
     with TemporaryDirectory(dir=folder, prefix=".model-") as temporary:
         complete = Path(temporary) / "model"
         complete.mkdir()
@@ -135,6 +140,14 @@ def _identity(folder: Path) -> list[tuple[int, int] | None]:
         else:
             identity.append((status.st_ino, status.st_mtime_ns))
     return identity
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove unfinished models of killed processes."""
+    for leftover in folder.glob(".model-*"):
+        with suppress(OSError):
+            if LEFTOVER.fullmatch(leftover.name) and time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _move_out(folder: Path) -> None:
