@@ -1,10 +1,12 @@
 """Attacks on a running server, while a well-behaved client works: memory, waiting times, answers by status.
 
     python perf/abuse.py --json abuse.json --quick
+    python perf/abuse.py --items 50000 --only filter
 
 The server is a process on the loopback interface with a small random model and 20,000 items. Each attack runs for a
-bounded number of requests. Memory is the sum over the server and its processes, above the idle server. The well-behaved
-client has a key of its own and sends one search after the other. Exit code 1 if a promise is broken.
+bounded number of requests, by attackers with four keys in turn. Memory is the sum over the server and its processes,
+above the idle server. The well-behaved client is a process with a key of its own; it sends one search after the other.
+Exit code 1 if a promise is broken.
 """
 
 import argparse
@@ -28,17 +30,16 @@ from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
-import torch
 from PIL import Image
-
-from lookalike import index
-from lookalike.models import Embedder, create_backbone, save_model
 
 MOST_MEGABYTES = 1500
 MOST_SECONDS = 2.0
 PARALLEL = 40
 ITEMS, LONG_ITEMS = 20_000, 300  # the latter with nearly the longest metadata
-GOOD_KEY, BAD_KEY, WRITE_KEY = (secrets.token_urlsafe(24) for _ in range(3))
+KEY_VARIABLE = "ABUSE_KEY"  # of the well-behaved client, for its process
+ATTACKERS = 4  # keys that attackers use in turn
+GOOD_KEY, WRITE_KEY = (secrets.token_urlsafe(24) for _ in range(2))
+BAD_KEYS = [secrets.token_urlsafe(24) for _ in range(ATTACKERS)]
 
 
 class Attack(NamedTuple):
@@ -61,48 +62,87 @@ class Memory(threading.Thread):
             self.peak = max(self.peak, memory_of(self.pid))
 
 
+class Answer(NamedTuple):
+    """One search of the well-behaved client: when it was sent, seconds until the answer, and its status."""
+
+    sent: float
+    seconds: float
+    status: int
+
+
 class GoodClient(threading.Thread):
-    """Sends one search after the other; notes waiting times and statuses."""
+    """Reads what the process of the well-behaved client reports; attackers must not take its processor time."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         super().__init__(daemon=True)
-        self.address = address
-        self.waits: list[float] = []
-        self.statuses: Counter[int] = Counter()
-        self.stopped = threading.Event()
-        self.picture = encoded(noise(375, 500), "JPEG")
+        command = [sys.executable, __file__, "--search", f"{address[0]}:{address[1]}"]
+        environment = {**os.environ, KEY_VARIABLE: GOOD_KEY}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        self.answers: list[Answer] = []
+        self.start()
 
     def run(self) -> None:
-        while not self.stopped.wait(0.02):
-            started = time.perf_counter()
-            self.statuses[post(self.address, "/search", self.picture, key=GOOD_KEY)] += 1
-            self.waits.append(time.perf_counter() - started)
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            sent, seconds, status = line.split()
+            self.answers.append(Answer(float(sent), float(seconds), int(status)))
+
+    def answers_between(self, start: float, end: float) -> list[Answer]:
+        """Wait until all searches that were sent before the end are answered."""
+        until = time.monotonic() + 90
+        while (not self.answers or self.answers[-1].sent <= end) and time.monotonic() < until:
+            time.sleep(0.05)
+        return [answer for answer in self.answers if answer.sent <= end and answer.sent + answer.seconds >= start]
+
+
+def search_for_ever(address: tuple[str, int]) -> None:
+    """Send one search after the other and report it."""
+    picture = encoded(noise(375, 500), "JPEG")
+    while True:
+        sent = time.monotonic()
+        status = post(address, "/search", picture, key=os.environ[KEY_VARIABLE])
+        print(sent, time.monotonic() - sent, status, flush=True)
+        time.sleep(0.02)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report to this file")
     parser.add_argument("--quick", action="store_true", help="a quarter of the requests")
+    parser.add_argument("--items", type=int, default=ITEMS, metavar="N", help=f"items in the index ({ITEMS:,})")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only attacks with this text in their name")
+    parser.add_argument("--search", metavar="HOST:PORT", help=argparse.SUPPRESS)  # the well-behaved client
     options = parser.parse_args(arguments)
+    if options.search:
+        host, port = options.search.split(":")
+        search_for_ever((host, int(port)))
     rows = []
+    good = None
     with TemporaryDirectory() as folder:
-        process, address = start_server(Path(folder))
+        process, address = start_server(Path(folder), options.items)
         try:
-            post(address, "/search", encoded(noise(375, 500), "JPEG"), key=GOOD_KEY)
+            good = GoodClient(address)
+            while not good.answers:
+                time.sleep(0.1)
             time.sleep(1)
             idle = memory_of(process.pid)
-            for attack in attacks():
+            for attack in attacks(options.items):
+                if options.only not in attack.name:
+                    continue
                 requests = attack.requests
                 if options.quick:
                     requests = max(1, requests // 4)
-                rows.append(run_attack(process.pid, address, attack, requests, idle))
+                rows.append(run_attack(process.pid, address, attack, requests, idle, good))
                 print_row(rows[-1])
+            good.process.kill()
             process.terminate()
             started = time.perf_counter()
             exit_code = process.wait(60)
             shutdown = time.perf_counter() - started
         finally:
             process.kill()
+            if good is not None:
+                good.process.kill()
     report = summary(rows, idle, shutdown, exit_code)
     print(json.dumps({key: value for key, value in report.items() if key != "attacks"}))
     if options.json:
@@ -110,27 +150,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(bool(report["broken"]))
 
 
-def run_attack(pid: int, address: tuple[str, int], attack: Attack, requests: int, idle: int) -> dict[str, Any]:
-    memory, good = Memory(pid), GoodClient(address)
+def run_attack(
+    pid: int, address: tuple[str, int], attack: Attack, requests: int, idle: int, good: GoodClient
+) -> dict[str, Any]:
+    memory = Memory(pid)
     memory.start()
-    good.start()
-    started = time.perf_counter()
+    started = time.monotonic()
     with ThreadPoolExecutor(PARALLEL) as threads:
         statuses = Counter(threads.map(lambda i: attack.send(address, i), range(requests)))
-    seconds = time.perf_counter() - started
-    time.sleep(0.2)
-    good.stopped.set()
-    good.join(60)
+    ended = time.monotonic()
+    answers = good.answers_between(started, ended)
     memory.stopped.set()
     memory.join()
     return {
         "attack": attack.name,
         "requests": requests,
-        "seconds": round(seconds, 1),
+        "seconds": round(ended - started, 1),
         "megabytes": round((memory.peak - idle) / 1e6),
-        "longest_wait": round(max(good.waits), 2),
+        "longest_wait": round(max(answer.seconds for answer in answers), 2),
         "statuses": dict(sorted(statuses.items())),
-        "good_statuses": dict(sorted(good.statuses.items())),
+        "good_statuses": dict(sorted(Counter(answer.status for answer in answers).items())),
     }
 
 
@@ -171,7 +210,7 @@ def print_row(row: dict[str, Any]) -> None:
     )
 
 
-def attacks() -> list[Attack]:
+def attacks(items: int) -> list[Attack]:
     """All attacks; files are made once."""
     scans = many_scans(encoded(Image.new("RGB", (2000, 2000), "gray"), "JPEG", progressive=True), 6000)
     allowed_scans = many_scans(encoded(Image.new("RGB", (2200, 2200), "gray"), "JPEG", progressive=True), 180)
@@ -189,9 +228,10 @@ def attacks() -> list[Attack]:
     odd_k = ("00000001299999", "000000001500", "1e3", "\u0665", "-1", "9" * 5000)
 
     def picture(data: bytes, path: str = "/embed") -> Callable[[tuple[str, int], int], int]:
-        return lambda address, _: post(address, path, data)
+        return lambda address, i: post(address, path, data, key=bad_key(i))
 
     return [
+        Attack("nothing", lambda *_: rest(), 400),  # what the client waits for by itself
         Attack("extreme sides, truncated", picture(header_of_png(1, 50_000_000), "/explain"), 80),
         Attack("extreme sides, allowed", picture(encoded(Image.new("L", (160, 32_000)), "PNG"), "/explain"), 80),
         Attack("JPEG with 6,000 scans", picture(scans), 80),
@@ -207,24 +247,44 @@ def attacks() -> list[Attack]:
         Attack("20 MB of zeros", picture(bytes(19_900_000)), 80),
         Attack("metadata, 900 levels", lambda a, _: post(a, "/items", small, nested, WRITE_KEY), 80),
         Attack("metadata, 1,200 keys", lambda a, _: post(a, "/items", small, wide, WRITE_KEY), 80),
-        Attack("odd k", lambda a, i: post(a, "/search", small, {"k": odd_k[i % len(odd_k)]}), 120),
-        Attack("1,100 filter conditions", lambda a, _: post(a, "/search", small, long_filter), 80),
+        Attack("odd k", lambda a, i: post(a, "/search", small, {"k": odd_k[i % len(odd_k)]}, bad_key(i)), 120),
+        Attack("1,100 filter conditions", lambda a, i: post(a, "/search", small, long_filter, bad_key(i)), 80),
         Attack("odd methods", lambda a, i: raw(a, f"M{i}X /items HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()), 400),
         Attack("half-sent headers", lambda a, _: raw(a, b"POST /embed HTTP/1.1\r\nHost: local", wait=3), 80),
         Attack("torn chunks", lambda a, _: raw(a, torn_chunk(), end=True), 200),
-        Attack("pages of long metadata", lambda a, _: get(a, "/items?limit=500"), 120),
-        Attack("200 hits of long metadata", lambda a, _: post(a, "/search", small, {"k": "200"}), 120),
+        Attack("pages of long metadata", lambda a, i: get(a, "/items?limit=500", bad_key(i)), 120),
+        Attack("200 hits of long metadata", lambda a, i: post(a, "/search", small, {"k": "200"}, bad_key(i)), 120),
         Attack("answers that nobody reads", unread(connections, "/items?limit=500"), 200),
         Attack("the map, unread", unread(connections, "/map"), 200),
-        Attack("filters that read all rows", lambda a, i: get(a, f"/items?limit=500&where=n%3E{ITEMS + i}"), 120),
-        Attack("filtered searches", lambda a, i: post(a, "/search", small, {"where": f"n>{i}", "k": "200"}), 120),
+        Attack("filters that read all rows", lambda a, i: get(a, f"/items?where=n%3E{items + i}", bad_key(i)), 120),
+        Attack("long filters", lambda a, i: get(a, f"/items?where={conditions(items + i)}", bad_key(i)), 120),
+        Attack("filters on unknown keys", lambda a, i: get(a, f"/items?where=key{i}%3E1", bad_key(i)), 120),
+        Attack("filtered searches", filtered_search(small), 120),
         Attack("pictures to explain", picture(small, "/explain"), 400),
         Attack("bad keys", lambda a, i: post(a, "/search", small, key=f"a wrong key, number {i}"), 400),
     ]
 
 
+def rest() -> int:
+    time.sleep(0.5)
+    return 200
+
+
+def bad_key(i: int) -> str:
+    return BAD_KEYS[i % len(BAD_KEYS)]
+
+
+def conditions(number: int) -> str:
+    """A filter of 99 conditions, of which the last holds for no item; each is another filter."""
+    return "%2C".join([*(f"n!%3D{-i}" for i in range(1, 99)), f"n%3E{number}"])
+
+
+def filtered_search(picture: bytes) -> Callable[[tuple[str, int], int], int]:
+    return lambda address, i: post(address, "/search", picture, {"where": f"n>{i}", "k": "200"}, bad_key(i))
+
+
 def post(
-    address: tuple[str, int], path: str, data: bytes, fields: dict[str, str] | None = None, key: str = BAD_KEY
+    address: tuple[str, int], path: str, data: bytes, fields: dict[str, str] | None = None, key: str = BAD_KEYS[0]
 ) -> int:
     """Send a form; return the status, or 0 if the server closed the connection."""
     try:
@@ -235,10 +295,10 @@ def post(
         return 0
 
 
-def get(address: tuple[str, int], path: str) -> int:
+def get(address: tuple[str, int], path: str, key: str) -> int:
     """Send a GET; return the status, or 0 if the server closed the connection."""
     try:
-        with httpx.Client(verify=False, timeout=60, headers={"X-API-Key": BAD_KEY}) as client:
+        with httpx.Client(verify=False, timeout=60, headers={"X-API-Key": key}) as client:
             return client.get(f"http://{address[0]}:{address[1]}{path}").status_code
     except httpx.HTTPError:
         return 0
@@ -247,14 +307,14 @@ def get(address: tuple[str, int], path: str) -> int:
 def unread(sockets: list[socket.socket], path: str) -> Callable[[tuple[str, int], int], int]:
     """Ask for a page and read only its status; the connections stay open."""
 
-    def send(address: tuple[str, int], _: int) -> int:
+    def send(address: tuple[str, int], i: int) -> int:
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(30)
         sockets.append(connection)
         try:
             connection.connect(address)
-            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {BAD_KEY}\r\n\r\n".encode())
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {bad_key(i)}\r\n\r\n".encode())
             return int(connection.recv(12).split()[1])
         except (OSError, IndexError, ValueError):
             return 0
@@ -276,21 +336,26 @@ def raw(address: tuple[str, int], request: bytes, *, wait: float = 30, end: bool
 
 def torn_chunk() -> bytes:
     head = "POST /embed HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
-    head += f"X-API-Key: {BAD_KEY}\r\nContent-Type: multipart/form-data; boundary=x\r\n\r\n"
+    head += f"X-API-Key: {BAD_KEYS[0]}\r\nContent-Type: multipart/form-data; boundary=x\r\n\r\n"
     return head.encode() + b"ffff\r\n--x\r\nContent-Dispos"
 
 
-def start_server(folder: Path) -> tuple["subprocess.Popen[str]", tuple[str, int]]:
+def start_server(folder: Path, count: int) -> tuple["subprocess.Popen[str]", tuple[str, int]]:
+    import torch  # the process of the well-behaved client starts without it
+
+    from lookalike import index
+    from lookalike.models import Embedder, create_backbone, save_model
+
     torch.manual_seed(0)
     save_model(Embedder(create_backbone("resnet8-half", weights="none"), dim=8, pooling="gsp"), folder / "run")
     with index.create(folder / "small.idx", run=folder / "run") as idx:
-        vectors = np.random.default_rng(0).standard_normal((ITEMS, 8)).astype(np.float32)
+        vectors = np.random.default_rng(0).standard_normal((count, 8)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        items = [index.Item(f"{i:06}", "", f"class{i % 4}", {"n": i}) for i in range(ITEMS)]
+        items = [index.Item(f"{i:06}", "", f"class{i % 4}", {"n": i}) for i in range(count)]
         for i in range(LONG_ITEMS):
             items[i].metadata.update({f"k{j}": 110 * "x" for j in range(250)})
         idx.add(items, vectors)
-    for name, keys in (("read", f"{GOOD_KEY}\n{BAD_KEY}\n"), ("write", f"{WRITE_KEY}\n")):
+    for name, keys in (("read", "\n".join([GOOD_KEY, *BAD_KEYS, ""])), ("write", f"{WRITE_KEY}\n")):
         (folder / name).touch(mode=0o600)
         (folder / name).write_text(keys)
     command = [sys.executable, "-m", "lookalike", "serve", str(folder / "small.idx"), "--port", "0", "--json"]

@@ -1,6 +1,7 @@
 """Names and labels that would control a terminal or run in a spreadsheet."""
 
 import csv
+import inspect
 import io
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from lookalike import data
-from lookalike._util.outside_text import escape_formula, printable, unescape_formula
+from lookalike._util.outside_text import csv_line, escape_formula, printable, unescape_formula
 from lookalike.cli import main
 from lookalike.cli.index import read_metadata
+from lookalike.report import doctor as doctor_page
 from lookalike.report.tables import Column, Line, Table, words
 
 BAD = [*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *"\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"]
@@ -36,12 +38,30 @@ def test_other_texts_stay(text: str) -> None:
         assert shown == text
 
 
-@given(st.text(st.sampled_from("'=+-@\t\ra1.")))
+CELLS = st.text(st.sampled_from("'=+-@\t\r\na1.,\"\uff1d\uff20"))
+
+
+@given(CELLS)
 def test_cells_come_back(cell: str) -> None:
     escaped = escape_formula(cell)
     assert unescape_formula(escaped) == cell
-    if escaped.startswith(("=", "+", "-", "@", "\t", "\r")):
+    if escaped.startswith(("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff20")):
         assert escaped.strip("+-.e1") == "", "only numbers begin with a sign"
+
+
+@given(st.lists(st.lists(CELLS, min_size=2), min_size=1))
+def test_lines_come_back_and_no_cell_begins_a_line_of_its_own(rows: list[list[str]]) -> None:
+    text = "".join(map(csv_line, rows))
+    read = list(csv.reader(io.StringIO(text, newline="")))
+    assert [[unescape_formula(cell) for cell in row] for row in read] == rows
+    outside = "".join(text.split('"')[::2])
+    assert "\r" not in outside
+    assert outside.count("\n") == len(rows)
+
+
+def test_pages_and_exports_quote_carriage_returns() -> None:
+    assert csv_line(["a\r=1+1", "b"]) == '"a\r=1+1",b\n'
+    assert r'/[",\\r\\n]/' in inspect.getsource(doctor_page)
 
 
 @pytest.mark.parametrize("label", ["=cmd|' /C calc'!A0", "+1+1", "-x", "@SUM(A1)", "'=quoted", "'tis", "plain"])

@@ -427,3 +427,52 @@ def test_commits_that_a_damaged_log_has_lost_are_noticed(
     with index.open(copy) as idx:
         assert idx.check().status == "ok"
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("tree", ["items_by_label", "sqlite_autoindex_items_1"])
+def test_damage_that_hides_items_is_noticed_and_repaired(
+    model: TrainedModel, tmp_path: Path, caplog: pytest.LogCaptureFixture, tree: str
+) -> None:
+    """Rows have checksums, but the trees by which labels and ids are found have none."""
+    items, vectors = make_items(60), draw(60)
+    with index.create(tmp_path / "i", model) as idx:
+        idx.add(items, vectors)
+        labels = idx.labels()
+    file = tmp_path / "i" / "items.sqlite"
+    connection = sqlite3.connect(file)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (tree,)).fetchone()
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    connection.close()
+    content = bytearray(file.read_bytes())
+    word = items[30].id.encode() if "auto" in tree else items[30].label.encode()
+    place = content.index(word, (root - 1) * size)
+    assert place < root * size
+    content[place + len(word) - 1] ^= 4  # the last character is another
+    file.write_bytes(content)
+
+    caplog.clear()
+    with index.open(tmp_path / "i") as idx:
+        assert caplog.text.count("the next change, which repairs it") == 1
+        idx.add([Item("new", "")], vectors[:1])
+        assert caplog.text.count("the next change, which repairs it") == 1
+        assert len(idx.items()) == 61
+        assert idx.get([items[30].id]) == [items[30]]
+        assert {label: len(idx.items(f'label="{label}"')) for label in labels} == labels
+        assert idx.check().status == "ok"
+    caplog.clear()
+    with index.open(tmp_path / "i"):
+        assert not caplog.records
+
+
+def test_samples_take_bounded_memory(model: TrainedModel, tmp_path: Path) -> None:
+    items = [Item(f"{number:03}", "", "", {"text": 100 * "x"}) for number in range(60)]
+    with index.create(tmp_path / "i", model) as idx:
+        idx.add(items, draw(60))
+        assert idx.sample(100) == items
+        assert len(idx.sample(20)) == 20
+        assert idx.sample(100, largest=0) == [item._replace(metadata={}) for item in items]
+        assert idx.sample(100, largest=5 * 112) == items[:5], 'each is {"text": "..."}'
+        assert idx.sample(100, largest=1) == items[:1]
+        idx.add([items[0]], draw(1))  # the interrupted reading has ended
+        assert idx.check().status == "ok"

@@ -1,9 +1,11 @@
 """A model comes back from disk as it went, or not at all."""
 
 import json
+import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -219,6 +221,38 @@ def test_models_without_a_checksum_are_read(tmp_path: Path) -> None:
         save_file(weights, tmp_path / "model.safetensors", metadata=metadata)
         assert not read_model(tmp_path).has_checksum
         load_model(tmp_path)
+
+
+def test_unfinished_models_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    for name, age in ((".model-abcd_123", 700), (".model-young123", 0)):
+        (tmp_path / name / "model").mkdir(parents=True)
+        os.utime(tmp_path / name, (time.time() - age, time.time() - age))
+    save_model(make(), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".model-young123", "model.json", "model.safetensors"]
+
+
+def test_a_model_that_is_replaced_twice_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Afterwards the settings are as before, but the weights were those of the model in between."""
+    models = []
+    for dim in (4, 6):
+        torch.manual_seed(dim)
+        models.append(Embedder(create_backbone("resnet8-half", weights="none"), dim=dim, pooling="average"))
+    save_model(models[0], tmp_path)
+    original = store.read_weights
+    readings = []
+
+    def read_weights(path: Path) -> dict[str, torch.Tensor]:
+        readings.append(path)
+        if len(readings) > 1:
+            return original(path)
+        save_model(models[1], tmp_path)
+        weights = original(path)
+        save_model(models[0], tmp_path)
+        return weights
+
+    monkeypatch.setattr(store, "read_weights", read_weights)
+    assert load_model(tmp_path).settings() == models[0].settings()
+    assert len(readings) == 2
 
 
 def test_settings_are_compared_with_the_header_before_weights_are_read(

@@ -9,9 +9,10 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -23,9 +24,10 @@ from server_helpers import encoded, in_process, in_thread, noise
 from lookalike import index
 from lookalike.data import reading
 from lookalike.data.cropping import CropSize
-from lookalike.data.safe_decode import Bounds, Job, Refused, open_picture, run
+from lookalike.data.safe_decode import Bounds, Decoded, Job, Refused, open_picture, run
 from lookalike.inference.model import TrainedModel
-from lookalike.server import Limits, create_app
+from lookalike.server import Limits, create_app, decoding
+from lookalike.server.budget import WaitingBudget
 from lookalike.server.decoding import QUICK, SLOW, Decoder
 from lookalike.server.errors import ApiError
 
@@ -221,6 +223,78 @@ def test_decoded_bytes_in_flight_are_bounded() -> None:
         assert decoder.submit(JOB, large, "a").result(60).size == (5000, 5000), "the first one always fits"
     finally:
         decoder.close()
+
+
+def test_more_processes_do_not_take_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One large picture leaves memory for one quick process, of however many."""
+    lock, release, entered = threading.Lock(), threading.Event(), threading.Semaphore(0)
+    running: list[int] = []
+    sums: list[int] = []
+
+    def work(self: Any, job: Job, data: bytes) -> tuple[dict[str, Any], bytes]:
+        if job.quick and data == b"large":
+            return {"costly": True, "decoded_bytes": 1}, b""
+        megabytes = self._limits.megabytes
+        with lock:
+            running.append(megabytes)
+            sums.append(sum(running))
+        entered.release()
+        assert release.wait(60)
+        with lock:
+            running.remove(megabytes)
+        return {"refused": [415, "not_a_picture", "no picture"]}, b""
+
+    monkeypatch.setattr(decoding._Worker, "run", work)
+    monkeypatch.setattr(decoding._Worker, "start", lambda _: None)
+    decoder = Decoder(600, quick=QUICK._replace(workers=6))
+    try:
+        futures = [decoder.submit(JOB, b"large", "a")]
+        assert entered.acquire(timeout=60)
+        futures += [decoder.submit(JOB, b"small", "a") for _ in range(12)]
+        assert entered.acquire(timeout=60), "there is always memory for a quick picture"
+        assert not entered.acquire(timeout=0.3), "but not for two"
+        release.set()
+        assert {error_status(future) for future in futures} == {415}
+    finally:
+        release.set()
+        decoder.close()
+    assert max(sums) <= decoding.MEGABYTES == 1100
+
+
+def error_status(future: "Future[Decoded]") -> int:
+    error = future.exception(60)
+    assert isinstance(error, ApiError)
+    return error.status
+
+
+def test_who_needs_much_is_not_overtaken() -> None:
+    budget = WaitingBudget(10)
+    order: list[str] = []
+    waiting = threading.Event()
+
+    def large() -> None:
+        waiting.set()
+        with budget.hold(10):
+            order.append("large")
+
+    def small() -> None:
+        with budget.hold(1):
+            order.append("small")
+
+    with budget.hold(5):
+        threads = [threading.Thread(target=large, daemon=True)]
+        threads[0].start()
+        assert waiting.wait(60)
+        while not budget._waiting:
+            time.sleep(0.001)
+        threads.append(threading.Thread(target=small, daemon=True))
+        threads[1].start()
+        while len(budget._waiting) < 2:
+            time.sleep(0.001)
+        assert order == []
+    for thread in threads:
+        thread.join(60)
+    assert order == ["large", "small"]
 
 
 def test_pictures_that_wait_too_long_get_503() -> None:

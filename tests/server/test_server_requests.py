@@ -3,6 +3,7 @@
 import json
 import logging
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,9 @@ DAMAGES = {
     "a list": "[1]",
     "not a text": b"\xff\xfe",
     "lone surrogate": '{"a": "\\ud800"}',
+    "infinite": '{"a": [1e999]}',
+    "not a number": '{"a": {"b": NaN}}',
+    "too many digits": f'{{"a": {"9" * 5000}}}',
 }
 
 
@@ -106,8 +110,9 @@ def test_damaged_rows_are_skipped_and_reported_once(
     damaged = ids[1]
     with sqlite3.connect(index_folder / "items.sqlite") as connection:
         new_id = f"{damage.replace(' ', '-')}"  # one id per case: each is reported once per process
-        connection.execute(
-            "UPDATE items SET id = ?, metadata = CAST(? AS TEXT) WHERE id = ?", (new_id, DAMAGES[damage], damaged)
+        connection.execute(  # as somebody makes it who knows how to compute a checksum, or leaves it out
+            "UPDATE items SET id = ?, metadata = CAST(? AS TEXT), checksum = NULL WHERE id = ?",
+            (new_id, DAMAGES[damage], damaged),
         )
     connection.close()
     good = sorted(set(ids) - {damaged})
@@ -130,6 +135,52 @@ def test_damaged_rows_are_skipped_and_reported_once(
             assert client.get("/map").status_code == 200
             assert client.get("/labels").status_code == 200
     assert len([record for record in caplog.records if new_id in record.getMessage()]) == 1
+
+
+def test_the_openapi_document_is_not_made_on_the_event_loop(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes half a second, and the first request with a wrong method needs it."""
+    app: Any = client.app
+    original = app.openapi
+    threads = []
+
+    def openapi() -> Any:
+        threads.append(threading.current_thread())
+        return original()
+
+    async def loop_thread() -> threading.Thread:
+        return threading.current_thread()
+
+    monkeypatch.setattr(app, "openapi", openapi)
+    for _ in range(2):
+        answer = client.request("PUT", "/items")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET, POST")
+    assert client.portal is not None
+    assert threads
+    assert client.portal.call(loop_thread) not in threads
+    assert len(threads) == 1
+
+
+def test_a_damaged_vector_is_left_out_everywhere(index_folder: Path, served_model: TrainedModel) -> None:
+    with index.open(index_folder) as idx:
+        ids = [item.id for item in idx.items()]
+    with sqlite3.connect(index_folder / "items.sqlite") as connection:
+        connection.execute(
+            "UPDATE vectors SET vector = zeroblob(length(vector)) WHERE number = "
+            "(SELECT number FROM items WHERE id = ?)",
+            (ids[3],),
+        )
+    connection.close()
+    with index.open(index_folder) as idx:
+        app = create_app(idx, served_model)
+        with TestClient(app, base_url="http://127.0.0.1") as client:
+            assert sorted(client.get("/map").json()["ids"]) == sorted(set(ids) - {ids[3]})
+            grouped = client.post("/search", files={"id": (None, ids[0])}, data={"k": 200, "group": "true"})
+            assert grouped.status_code == 200
+            assert client.post("/search", files={"id": (None, ids[3])}).status_code == 404
+            assert client.get("/marks/next").status_code == 200
+            assert client.get("/doctor/effect").status_code == 200
 
 
 @pytest.mark.parametrize("count", [101, 1100])

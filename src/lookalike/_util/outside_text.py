@@ -1,10 +1,13 @@
 """Texts from outside (file names, labels) made safe for terminals and spreadsheets."""
 
 import re
+from collections.abc import Iterable
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff]")
-_FORMULA = re.compile(r"'*[=+\-@\t\r]")
-_ESCAPED_FORMULA = re.compile(r"'+[=+\-@\t\r]")
+_BEGINS_FORMULA = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"  # the last four are the wide = + - @ of East Asian scripts
+_FORMULA = re.compile(f"'*{_BEGINS_FORMULA}")
+_ESCAPED_FORMULA = re.compile(f"'+{_BEGINS_FORMULA}")
+_ENDS_CELL = re.compile('[",\r\n]')
 _NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 
 
@@ -50,6 +53,28 @@ def escape_formula(cell: str) -> str:
     if _FORMULA.match(cell) and not _NUMBER.fullmatch(cell):
         return f"'{cell}"
     return cell
+
+
+def csv_line(cells: Iterable[object]) -> str:
+    r"""Format a line of CSV whose cells are safe for spreadsheets.
+
+    ``csv.writer`` with lines that end in ``\n`` leaves a carriage return bare, and spreadsheets begin a new line there,
+    perhaps with a formula.
+
+    Args:
+        cells: The cells. They are escaped as by ``escape_formula``.
+
+    Examples:
+        >>> csv_line(["=1+1", "a\r=1+1", 2])
+        '\'=1+1,"a\r=1+1",2\n'
+    """
+    escaped = []
+    for cell in cells:
+        text = escape_formula(str(cell))
+        if _ENDS_CELL.search(text):
+            text = '"' + text.replace('"', '""') + '"'
+        escaped.append(text)
+    return ",".join(escaped) + "\n"
 
 
 def unescape_formula(cell: str) -> str:

@@ -85,7 +85,7 @@ def run(argv: list[str]) -> int:
         import numpy as np
 
         from lookalike import index
-        from lookalike.index.suggestions import check_keys, metadata_keys, nearest_labels
+        from lookalike.index.suggestions import check_keys, nearest_labels
 
     suggestions: dict[str, str] = {}
     with (
@@ -95,7 +95,7 @@ def run(argv: list[str]) -> int:
     ):
         count = idx.count(settings.where)  # checks the filter before the model is loaded
         if count == 0 and settings.where and idx.count():
-            check_keys(settings.where, metadata_keys(idx))
+            check_keys(settings.where, idx.metadata_keys())
             suggestions = nearest_labels(settings.where, idx.labels())
         load = idx.trained_model if settings.text else idx.model
         loading = thread.submit(load, settings.device, settings.engine)

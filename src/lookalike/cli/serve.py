@@ -5,6 +5,8 @@ import json
 import logging
 import os
 import socket
+import sys
+import threading
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -29,6 +31,7 @@ Quotas are unlimited unless set, here for every key or in a key file for one."""
 EXAMPLE = "lookalike serve birds.idx --port 8000"
 
 GRACE = 15.0  # seconds that a worker may take to end, in addition to those of a request
+SWITCH_SECONDS = 0.001  # that a thread keeps Python's lock while others wait: a search needs it often, but not for long
 WRITE_PATIENCE = 10.0  # seconds that a worker waits while another one writes
 
 
@@ -127,6 +130,7 @@ def _serve(
     from lookalike.server.connection import guarded_protocol
     from lookalike.server.reloading import ReloadingApp
 
+    sys.setswitchinterval(SWITCH_SECONDS)
     limits = _limits(settings)
     keys = Keys.load(settings.read_key_file, settings.write_key_file, os.environ)
     with index.open(settings.index, settings.store) as idx, ExitStack() as stack:
@@ -145,7 +149,7 @@ def _serve(
                 second = opened.open_model(name)
                 stack.callback(second.close)
                 others[name] = (second, second.model(settings.device, settings.engine))
-            return create_app(
+            app = create_app(
                 opened,
                 loaded,
                 keys=keys,
@@ -159,6 +163,9 @@ def _serve(
                 layout=settings.map_layout,
                 others=others,
             )
+            # Made by the first request for it, it would hold up all others.
+            threading.Thread(target=app.openapi, name="openapi", daemon=True).start()
+            return app
 
         def make_current_app(previous: Any) -> Any:
             opened = index.open(settings.index, settings.store)

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import warnings
+from contextlib import suppress
 from typing import IO, Any
 
 from PIL import AvifImagePlugin
@@ -41,9 +42,12 @@ def main() -> None:
         message = read_message(jobs)
         if message is None:
             return
-        header, data = message
-        _limit_cpu(header.pop("cpu_seconds"))
-        write_message(results, *_answer(header, data))
+        _limit_cpu(message[0].pop("cpu_seconds"))
+        answer = _answer(*message)
+        del message
+        return_memory()
+        write_message(results, *answer)
+        del answer
 
 
 def _answer(header: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
@@ -97,6 +101,15 @@ def die_with_parent() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def return_memory() -> None:
+    """Give freed memory back to the system, where the C library keeps it."""
+    if sys.platform == "linux":
+        import ctypes
+
+        with suppress(AttributeError):  # another library than glibc
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def _limit_memory(size: int) -> None:

@@ -1,7 +1,6 @@
 """Decisions about findings: written to a CSV, read back after somebody has edited it, and applied to the labels."""
 
 import csv
-import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast, get_args
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lookalike._util.files import write_text
-from lookalike._util.outside_text import escape_formula, unescape_formula
+from lookalike._util.outside_text import csv_line, unescape_formula
 from lookalike.data.pictures import Pictures
 from lookalike.doctor.examine import Action, Examination, Finding
 from lookalike.retrieval import retrieval_metrics
@@ -195,9 +194,4 @@ def write_corrected(pictures: Pictures, corrected: Corrected, path: Path) -> Non
 
 
 def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    for row in rows:
-        writer.writerow([escape_formula(cell) for cell in row])
-    write_text(path, text.getvalue())
+    write_text(path, "".join(map(csv_line, [header, *rows])))

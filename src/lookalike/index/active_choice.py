@@ -80,8 +80,7 @@ def choose_next(idx: Index, marks: Marks, k: int = QUEUE, calibration: Calibrati
     check_count("k", k)
     if k > LONGEST_QUEUE:
         raise ValueError(f"k must be at most {LONGEST_QUEUE}, got {k}")
-    items = _sample(idx)
-    vectors = idx.vectors([item.id for item in items])
+    items, vectors = idx.with_vectors(_sample(idx))
     questions: list[Question] = []
     rows: list[int] = []
     references = np.ones(len(items))

@@ -6,7 +6,8 @@ Of equal distances the lower id comes first.
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +20,7 @@ from lookalike.data.files import natural_order
 from lookalike.data.names import as_text
 from lookalike.index.extra_tables import Others
 from lookalike.index.filters import Condition, Where, parse
-from lookalike.index.items import Hit, Item, Vectors, check_ids, check_items, check_vectors
+from lookalike.index.items import Hit, Item, Vectors, check_ids, check_items, check_vectors, encode_metadata
 from lookalike.index.kinds import check_kind
 from lookalike.index.query_model import convert_model, load_converted, use_int8
 from lookalike.index.storage import (
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from lookalike.inference.model import TrainedModel
 
 MOST = 10_000  # neighbours per search
+PAGE = 10_000  # items read at a time
 QUERIES_AT_ONCE = 64
 
 
@@ -299,6 +301,24 @@ class Index(ABC):
             vectors[row] = by_id[item_id]
         return vectors
 
+    def with_vectors(self, items: Sequence[Item]) -> tuple[list[Item], Vectors]:
+        """Return those of some items whose vectors can be read; damaged and deleted ones are left out.
+
+        Args:
+            items: Items of this index.
+
+        Returns:
+            The items (n,), in the same order, and their vectors (n, D).
+        """
+        by_id: dict[str, Vectors] = {}
+        for start in range(0, len(items), PAGE):
+            by_id.update(self._vectors([item.id for item in items[start : start + PAGE]]))
+        readable = [item for item in items if item.id in by_id]
+        vectors = np.zeros((len(readable), self.dim), np.float32)
+        for row, item in enumerate(readable):
+            vectors[row] = by_id.pop(item.id)
+        return readable, vectors
+
     def items(self, where: Where = None, after: str | None = None, limit: int | None = None) -> list[Item]:
         """List items in order of id.
 
@@ -323,10 +343,39 @@ class Index(ABC):
         """
         return (self.count(),)
 
-    def sample(self, most: int, seed: int = 0) -> list[Item]:
-        """Return up to ``most`` items, drawn at random, in order of id; all if there are no more."""
+    def sample(self, most: int, seed: int = 0, largest: int | None = None) -> list[Item]:
+        """Return up to ``most`` items, drawn at random, in order of id; all if there are no more.
+
+        Args:
+            most: Largest number of items.
+            seed: Of the draw.
+            largest: Characters of metadata, as JSON, after which no more items are read, so that memory is bounded;
+                0: no item has metadata. None: no limit.
+        """
         check_count("most", most)
-        return self._sample(most, seed)
+        items: list[Item] = []
+        size = 0
+        with closing(self._sample(most, seed)) as sample:
+            for item in sample:
+                if largest == 0:
+                    items.append(item._replace(metadata={}))
+                    continue
+                if largest is not None:
+                    size += len(encode_metadata(item.metadata))
+                    if items and size > largest:
+                        break
+                items.append(item)
+        return sorted(items, key=lambda item: item.id)
+
+    def metadata_keys(self) -> set[str]:
+        """Return the metadata keys of all items. This reads every item."""
+        keys: set[str] = set()
+        after = None
+        while items := self.items(after=after, limit=PAGE):
+            for item in items:
+                keys.update(item.metadata)
+            after = items[-1].id
+        return keys
 
     def labels(self) -> dict[str, int]:
         """Return every label with the number of its items, in natural order."""
@@ -476,7 +525,7 @@ class Index(ABC):
     def _items(self, where: tuple[Condition, ...], after: str | None, limit: int | None) -> list[Item]: ...
 
     @abstractmethod
-    def _sample(self, most: int, seed: int) -> list[Item]: ...
+    def _sample(self, most: int, seed: int) -> Generator[Item, None, None]: ...
 
     @abstractmethod
     def _labels(self) -> dict[str, int]: ...

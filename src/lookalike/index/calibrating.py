@@ -188,9 +188,9 @@ def calibrate(idx: Index) -> Calibration:
     if len(items) > MOST_QUERIES:
         chosen = np.random.default_rng(SEED).choice(len(items), MOST_QUERIES, replace=False)
         items = [items[i] for i in np.sort(chosen)]
+    items, vectors = idx.with_vectors(items)
     distances = np.full((len(items), RANK), np.inf)
     same = np.zeros((len(items), RANK), bool)
-    vectors = idx.vectors([item.id for item in items])
     for row, (item, hits) in enumerate(zip(items, idx.search(vectors, RANK + 1), strict=True)):
         others = [hit for hit in hits if hit.item.id != item.id][:RANK]
         for column, hit in enumerate(others):

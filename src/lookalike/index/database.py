@@ -68,6 +68,9 @@ class State(NamedTuple):
     place: int
 
 
+START = State(0, 0)
+
+
 class Database(SqliteFile):
     """A connection to the SQLite file.
 
@@ -220,38 +223,39 @@ class Database(SqliteFile):
             Vectors (m, D).
         """
         query = f"SELECT number, vector, {self._vector_checksum} FROM vectors WHERE number >= ? ORDER BY number LIMIT ?"
-        rows = self._sample(query, most, seed)
+        rows = list(self._sample(query, most, seed))
         _, vectors = self._good_vectors(rows)
         return vectors[np.random.default_rng(seed).permutation(len(vectors))]
 
-    def sample_items(self, most: int, seed: int = 0) -> list[Item]:
-        """Read up to ``most`` items, drawn at random, in order of id."""
+    def sample_items(self, most: int, seed: int = 0) -> Iterator[Item]:
+        """Read up to ``most`` items, drawn at random."""
         query = f"SELECT {self._row} FROM items WHERE number >= ? ORDER BY number LIMIT ?"
-        items = []
         for row in self._sample(query, most, seed):
             item = good_item(row)
             if item is not None:
-                items.append(item)
-        return sorted(items, key=lambda item: item.id)
+                yield item
 
-    def _sample(self, query: str, most: int, seed: int) -> list[tuple[Any, ...]]:
+    def _sample(self, query: str, most: int, seed: int) -> Iterator[tuple[Any, ...]]:
         """Rows of a query for a first number and a limit: runs of neighbours at random places, or all rows."""
         last = self.state().number
         if self.count() <= most:
-            return self.connection.execute(query, (0, last)).fetchall()
+            yield from self.connection.execute(query, (0, last))
+            return
         rng = np.random.default_rng(seed)
         if last <= FEW_ROWS:
             numbers = self._column(f"SELECT number FROM {self._numbered} ORDER BY number")
             chosen = np.sort(rng.choice(len(numbers), most, replace=False))
-            rows = [self.connection.execute(query, (numbers[i], 1)).fetchone() for i in chosen]
-            return [row for row in rows if row is not None]
+            for i in chosen:
+                yield from self.connection.execute(query, (numbers[i], 1))
+            return
         runs = min(most, SAMPLE_RUNS)
         length = most // runs
-        by_number: dict[int, tuple[Any, ...]] = {}
+        seen: set[int] = set()
         for start in np.sort(rng.integers(1, last + 1, runs)).tolist():
             for row in self.connection.execute(query, (start, length)):
-                by_number[row[0]] = row
-        return list(by_number.values())
+                if row[0] not in seen:
+                    seen.add(row[0])
+                    yield row
 
     def index_metadata(self) -> None:
         """Index the metadata keys of a sample of the items, so that filters need not read every item."""
@@ -270,10 +274,16 @@ class Database(SqliteFile):
         removed = self._first("SELECT count(*) FROM gone WHERE place > ? AND number <= ?", [since.place, since.number])
         return int(new), int(removed)
 
-    def numbers(self, where: Sequence[Condition]) -> NDArray[np.int64]:
-        """Return the row numbers, ascending, of the items that match a filter."""
+    def numbers(self, where: Sequence[Condition], since: State = START) -> NDArray[np.int64]:
+        """Return the row numbers, ascending, of the items that match a filter.
+
+        Args:
+            where: The filter.
+            since: Only of rows that were added after this state.
+        """
         clause, values = as_sql(where)
-        return np.array(self._column(f"SELECT number FROM items WHERE {clause} ORDER BY number", values), np.int64)
+        query = f"SELECT group_concat(number) FROM items WHERE {clause} AND number > ?"
+        return parse_numbers(self._first(query, [*values, since.number]))
 
     def vectors_of(self, numbers: Sequence[int]) -> tuple[dict[int, str], Vectors]:
         """Read vectors by row number.
@@ -353,6 +363,25 @@ class Database(SqliteFile):
             if limit is None or len(items) == limit or not rows:
                 return items
             offset += len(rows)
+
+    def metadata_keys(self) -> set[str]:
+        """Return the metadata keys of all items."""
+        objects = "CASE WHEN json_valid(metadata) AND json_type(metadata) = 'object' THEN metadata ELSE '{}' END"
+        query = f"SELECT DISTINCT key FROM items, json_each({objects}) WHERE {self._present}"
+        return {key for key in self._column(query) if KEY.fullmatch(key)}
+
+    def tree_faults(self) -> list[str]:
+        """Return what is wrong with the trees by which items are found. Rows have checksums, but these do not."""
+        try:
+            with self._translated_errors():
+                faults = self._column("PRAGMA integrity_check(items)")
+        except (OSError, BrokenIndex) as error:
+            return [str(error)]
+        return [] if faults == ["ok"] else [str(fault) for fault in faults]
+
+    def rebuild_trees(self) -> None:
+        """Build these trees again from the rows, inside of ``writing``."""
+        self.connection.execute("REINDEX items")
 
     def labels(self) -> dict[str, int]:
         """Return label -> number of items."""
@@ -467,6 +496,13 @@ def good_item(row: Sequence[Any]) -> Item | None:
         report_damage(f"item {values[0]!r}", "its checksum differs")
         return None
     return stored_item(*values[:4])
+
+
+def parse_numbers(text: str | None) -> NDArray[np.int64]:
+    """Return the numbers that ``group_concat`` has joined, ascending. Rows one by one would take the lock of Python."""
+    if text is None:
+        return np.zeros(0, np.int64)
+    return np.sort(np.array(text.split(","), np.int64))
 
 
 def as_sql(where: Sequence[Condition]) -> tuple[str, list[Any]]:

@@ -1,8 +1,9 @@
 """An index on this machine: items and vectors in SQLite, searched in memory by FAISS."""
 
+import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -14,7 +15,7 @@ from lookalike._util.checksums import Finding
 from lookalike.index import cache, database
 from lookalike.index.base import FileRecord, Index, SecondIndex
 from lookalike.index.cache import Cached, read_cache, write_cache
-from lookalike.index.database import Database, State
+from lookalike.index.database import START, Database, State
 from lookalike.index.exact_rescoring import HALF, Accuracy, rescore
 from lookalike.index.extra_tables import Others, make_tables
 from lookalike.index.filters import Condition
@@ -23,10 +24,10 @@ from lookalike.index.items import Hit, Item, Vectors, check_vectors
 from lookalike.index.kinds import EXACT_KINDS, check_kind, explain_kind, resolve_kind
 from lookalike.index.positions import Positions
 from lookalike.index.second_vectors import SecondDatabase
+from lookalike.index.stopping import question
 from lookalike.index.storage import About
 from lookalike.index.structures import Selection, Structure, sample_size
 
-START = State(0, 0)
 BLOCK = 16_384  # rows read at a time
 FEW = 20_000  # up to so many matches, or a tenth of all items, are compared one by one with any kind
 VERY_FEW = 2_000  # up to so many matches, all vectors are read where the structure has compressed ones
@@ -35,6 +36,10 @@ MOST_DEAD = 0.25  # share of deleted vectors in memory before a rebuild
 MOST_NEW = 1.0  # new vectors, relative to those that an IVF was trained on, before a rebuild
 CACHE_FROM = 100_000  # vectors from which reading a stored flat structure is faster than reading all rows
 FILTERS = 8  # whose matches are remembered until something changes
+
+MOST_FAULTS = 3  # that are logged
+
+logger = logging.getLogger(__name__)
 
 Neighbours = list[tuple[int, float]]  # row number and distance, nearest first
 Matches = tuple[State, NDArray[np.int64]]  # of a filter: row numbers, and the state in which they were read
@@ -50,16 +55,30 @@ class FaissIndex(Index):
 
     def __init__(self, path: Path, about: About) -> None:
         super().__init__(path, about)
-        self._lock = RLock()  # one thread at a time searches or writes: connection and memory belong together
+        self._lock = RLock()  # one thread at a time searches: connection and memory belong together
         self._database = self._open_database()
-        self._readers: deque[Database] = deque()  # unused connections, see _reading
+        self._unused: deque[Database] = deque()  # connections, see _own_connection
         self._closed = False
         self._structure: Structure | None = None
         self._state = START
         self._positions = Positions()
-        self._selections: dict[tuple[Condition, ...], Selection] = {}  # of the latest filters
+        self._selections: dict[tuple[Condition, ...], Selection] = {}  # of the latest filters, until a change
+        self._matches: dict[tuple[Condition, ...], Matches] = {}  # of the same filters, brought up to date by a search
         self._labels_at: tuple[State, dict[str, int]] | None = None
         self._forget()
+        self._has_bad_trees = False
+        self._check_trees()
+
+    def _check_trees(self) -> None:
+        """Look for damage that would hide items from filters, unless the collection is so large that it takes long."""
+        with suppress(OSError, ValueError):  # the first reading says what is wrong
+            if self._database.count() >= CACHE_FROM:
+                return
+        faults = self._database.tree_faults()
+        if faults:
+            message = "%s: %s; filters and ids may miss items until the next change, which repairs it if it can"
+            logger.warning(message, self._database.path, "; ".join(faults[:MOST_FAULTS]))
+        self._has_bad_trees = bool(faults)
 
     def _open_database(self) -> Database:
         return Database(self.home / database.FILE, self.about.dim)
@@ -74,38 +93,52 @@ class FaissIndex(Index):
 
     def make_room(self, second: About) -> None:
         """Create the tables for the vectors of a second model, unless they are there."""
-        with self.writing(), self._lock, self._database.writing():
-            make_tables(self._database.connection, second.fingerprint)
+        with self.writing(), self._changing() as writer:
+            make_tables(writer.connection, second.fingerprint)
 
     def close(self) -> None:
         """Close the database and free the memory."""
         with self._lock:
             self._closed = True
             self._database.close()
-            self._close_readers()
+            self._close_unused()
             self._structure = None
 
     @contextmanager
     def _reading(self) -> Iterator[Database]:
         """Yield a connection in a read transaction. Each thread has its own, so that a long one holds up nobody."""
+        with self._own_connection() as reader, reader.reading(question()):
+            yield reader
+
+    @contextmanager
+    def _changing(self) -> Iterator[Database]:
+        """Yield a connection in a write transaction, for the holder of the writer's lock. Others search meanwhile."""
+        with self._own_connection() as writer, writer.writing():
+            if self._has_bad_trees:
+                writer.rebuild_trees()
+            yield writer
+        if self._has_bad_trees:
+            self._check_trees()
+
+    @contextmanager
+    def _own_connection(self) -> Iterator[Database]:
         if self._closed:
-            reader = self._database  # says that it is closed
+            connection = self._database  # says that it is closed
         else:
             try:
-                reader = self._readers.pop()
+                connection = self._unused.pop()
             except IndexError:
-                reader = self._open_database()
+                connection = self._open_database()
         try:
-            with reader.reading():
-                yield reader
+            yield connection
         finally:
-            self._readers.append(reader)
+            self._unused.append(connection)
             if self._closed:
-                self._close_readers()
+                self._close_unused()
 
-    def _close_readers(self) -> None:
-        while self._readers:
-            self._readers.pop().close()
+    def _close_unused(self) -> None:
+        while self._unused:
+            self._unused.pop().close()
 
     def save(self) -> None:
         """Write the search structure to disk, unless reading the vectors is as fast or it has a frame.
@@ -122,9 +155,10 @@ class FaissIndex(Index):
             else:
                 positions = self._positions
                 write_cache(file, Cached(structure, positions.numbers, positions.alive, self._state))
-            if len(structure) >= CACHE_FROM:
-                with self._database.writing():
-                    self._database.index_metadata()
+            is_large = len(structure) >= CACHE_FROM
+        if is_large:
+            with self.writing(), self._changing() as writer:
+                writer.index_metadata()
 
     def set_kind(self, kind: str) -> None:
         """Change the search structure.
@@ -154,8 +188,8 @@ class FaissIndex(Index):
 
     def restamp(self, stamps: dict[str, str]) -> None:
         """Set new stamps by id; the items stay unchanged."""
-        with self.writing(), self._lock, self._database.writing():
-            self._database.restamp(stamps.items())
+        with self.writing(), self._changing() as writer:
+            writer.restamp(stamps.items())
 
     def check(self) -> Finding:
         """Check the structure of the database, the checksums of all rows, and that no row is missing."""
@@ -163,12 +197,12 @@ class FaissIndex(Index):
             return reader.check()
 
     def _add(self, items: list[Item], vectors: Vectors, stamps: list[str], others: Others) -> int:
-        with self._lock, self._database.writing():
-            return len(items) - self._database.insert(items, vectors, stamps, others)
+        with self._changing() as writer:
+            return len(items) - writer.insert(items, vectors, stamps, others)
 
     def _delete(self, ids: list[str]) -> int:
-        with self._lock, self._database.writing():
-            return self._database.remove(ids)
+        with self._changing() as writer:
+            return writer.remove(ids)
 
     def _count(self, where: tuple[Condition, ...]) -> int:
         with self._reading() as reader:
@@ -188,6 +222,11 @@ class FaissIndex(Index):
         with self._reading() as reader:
             return reader.items(where, after, limit)
 
+    def metadata_keys(self) -> set[str]:
+        """Return the metadata keys of all items."""
+        with self._reading() as reader:
+            return reader.metadata_keys()
+
     def _labels(self) -> dict[str, int]:
         with self._reading() as reader:
             state = reader.state()
@@ -201,9 +240,9 @@ class FaissIndex(Index):
         with self._reading() as reader:
             return reader.state()
 
-    def _sample(self, most: int, seed: int) -> list[Item]:
+    def _sample(self, most: int, seed: int) -> Generator[Item, None, None]:
         with self._reading() as reader:
-            return reader.sample_items(most, seed)
+            yield from reader.sample_items(most, seed)
 
     def _info(self) -> dict[str, Any]:
         with self._lock, self._database.reading():
@@ -215,16 +254,19 @@ class FaissIndex(Index):
 
     def _search(self, queries: Vectors, k: int, where: tuple[Condition, ...]) -> list[list[Hit]]:
         matches = self._find_matches(where)
-        with self._lock, self._database.reading():
-            structure = self._catch_up()
-            selection = self._select(where, matches)
-            matching = len(self._positions)
-            if selection is not None:
-                matching = selection.size
-            if matching == 0:
-                return [[] for _ in queries]
-            neighbours = self._nearest(structure, queries, min(k, matching), matching, selection)
-            return self._as_hits(neighbours)
+        with self._reading() as reader:
+            with self._lock, self._database.reading():
+                structure = self._catch_up()
+                selection = self._select(where, matches)
+                matching = len(self._positions)
+                if selection is not None:
+                    matching = selection.size
+                if matching == 0:
+                    return [[] for _ in queries]
+                neighbours = self._nearest(structure, queries, min(k, matching), matching, selection)
+                if reader.state() != self._state:  # another process has written in between
+                    return _as_hits(neighbours, self._database)
+            return _as_hits(neighbours, reader)  # may take long: others search meanwhile
 
     def _nearest(
         self, structure: Structure, queries: Vectors, k: int, matching: int, selection: Selection | None
@@ -295,36 +337,33 @@ class FaissIndex(Index):
             return np.arange(len(self._positions))
         return np.flatnonzero(selection.mask)
 
-    def _as_hits(self, neighbours: list[Neighbours]) -> list[list[Hit]]:
-        numbers: set[int] = set()
-        for row in neighbours:
-            numbers.update(number for number, _ in row)
-        items = self._database.items_by_number(sorted(numbers))
-        hits = []
-        for row in neighbours:
-            hits.append([Hit(items[number], distance) for number, distance in row if number in items])
-        return hits
-
     def _find_matches(self, where: tuple[Condition, ...]) -> Matches | None:
-        """The rows that match the filter, before the lock is taken. None if there is no filter, or it is known."""
-        if not where or where in self._selections:
+        """The rows that match the filter, before the lock is taken, because it may take long. None for no filter."""
+        if not where:
             return None
+        known = self._matches.get(where)
+        if known is not None:
+            return known
         with self._reading() as reader:
             return reader.state(), reader.numbers(where)
 
     def _select(self, where: tuple[Condition, ...], matches: Matches | None) -> Selection | None:
         """The positions that match the filter; None for all."""
-        if not where:
+        if matches is None:
             return self._positions.existing()
         selection = self._selections.pop(where, None)
-        if selection is None and matches is not None and matches[0] == self._state:
-            selection = self._positions.select(matches[1])
-        if selection is None:  # something has changed in between
-            selection = self._positions.select(self._database.numbers(where))
-        self._selections[where] = selection  # the latest comes last
-        if len(self._selections) > FILTERS:
-            del self._selections[next(iter(self._selections))]
+        if selection is None:
+            selection = self._positions.select(self._add_new(where, matches))
+        _remember(self._selections, where, selection)
         return selection
+
+    def _add_new(self, where: tuple[Condition, ...], matches: Matches) -> NDArray[np.int64]:
+        """Add the rows that have been written since the matches were found. Rows never change."""
+        state, numbers = matches
+        if state != self._state:
+            numbers = np.union1d(numbers, self._database.numbers(where, state))
+        _remember(self._matches, where, (self._state, numbers))
+        return numbers
 
     # ---- keeping memory up to date
 
@@ -342,6 +381,7 @@ class FaissIndex(Index):
         self._state = START
         self._positions = Positions()
         self._selections.clear()
+        self._matches.clear()
 
     def _read_changes(self) -> Structure:
         now = self._database.state()
@@ -410,6 +450,25 @@ class FaissIndex(Index):
             yield self._frame.apply(vectors)
 
 
+def _remember(latest: dict[Any, Any], key: Any, value: Any) -> None:
+    """Add an entry, or move it to the end; forget the first of too many."""
+    latest.pop(key, None)
+    latest[key] = value
+    if len(latest) > FILTERS:
+        del latest[next(iter(latest))]
+
+
+def _as_hits(neighbours: list[Neighbours], stored: Database) -> list[list[Hit]]:
+    numbers: set[int] = set()
+    for row in neighbours:
+        numbers.update(number for number, _ in row)
+    items = stored.items_by_number(sorted(numbers))
+    hits = []
+    for row in neighbours:
+        hits.append([Hit(items[number], distance) for number, distance in row if number in items])
+    return hits
+
+
 class SecondFaissIndex(SecondIndex, FaissIndex):
     """A collection with the vectors of a second model, in tables of the same file.
 
@@ -423,29 +482,30 @@ class SecondFaissIndex(SecondIndex, FaissIndex):
         super().__init__(path, About.read(path))
         self.writing = owner.writing
 
+    def _check_trees(self) -> None:
+        """The owner has done it."""
+
     def _open_database(self) -> SecondDatabase:
         return SecondDatabase(self.owner.home / database.FILE, self.about.dim, self.about.fingerprint)
 
     def missing(self) -> list[str]:
         """Return the ids of the items without a vector of this model."""
-        with self._lock, self._second.reading():
-            return self._second.missing()
+        with self._reading() as reader:
+            assert isinstance(reader, SecondDatabase)
+            return reader.missing()
 
     def put(self, ids: Sequence[str], vectors: Vectors) -> None:
         """Set the vectors (n, D) of existing items."""
         checked = check_vectors(vectors, self.dim, self.distance, len(ids))
-        with self.writing(), self._lock, self._second.writing():
-            self._second.put(ids, checked)
+        with self.writing(), self._changing() as writer:
+            assert isinstance(writer, SecondDatabase)
+            writer.put(ids, checked)
 
     def drop_orphans(self) -> None:
         """Remove vectors without an item."""
-        with self.writing(), self._lock, self._second.writing():
-            self._second.drop_orphans()
-
-    @property
-    def _second(self) -> SecondDatabase:
-        assert isinstance(self._database, SecondDatabase)
-        return self._database
+        with self.writing(), self._changing() as writer:
+            assert isinstance(writer, SecondDatabase)
+            writer.drop_orphans()
 
 
 class _Candidates:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from hashlib import blake2b
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lookalike._util.arrays import as_numbers
-from lookalike._util.untrusted import parse_json
 from lookalike.data.names import as_text, from_text
 
 ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -191,16 +191,21 @@ def stored_item(item_id: Any, path: Any, label: Any, metadata: Any) -> Item | No
     """
     try:
         check_ids([item_id])
+        is_plain = isinstance(metadata, str) and metadata.isascii() and "\\u" not in metadata
         if isinstance(metadata, str):
-            metadata = parse_json(metadata)
+            metadata = json.loads(metadata)
         if not isinstance(metadata, dict):
             raise ValueError("metadata are not an object")
-        if _measure(metadata).depth > DEEPEST_METADATA:
+        extent = _measure(metadata)
+        if extent.depth > DEEPEST_METADATA:
             raise ValueError(f"metadata are nested deeper than {DEEPEST_METADATA}")
+        if not extent.is_finite:
+            raise ValueError("metadata have a number that is not finite")
         for text in (path, label):
             if not isinstance(text, str) or not is_storable(text):
                 raise ValueError("path or label is not a text")
-        json.dumps(metadata, ensure_ascii=False).encode()
+        if not is_plain:
+            json.dumps(metadata, ensure_ascii=False).encode()  # fails for half a character
     except (TypeError, ValueError, RecursionError) as error:
         report_damage(f"item {item_id!r}", str(error) or type(error).__name__)
         return None
@@ -253,15 +258,17 @@ def is_storable(text: str) -> bool:
 
 
 class _Extent(NamedTuple):
-    """How deep metadata are nested (at most one more than allowed), all their keys, and the largest integer."""
+    """Levels of metadata (at most one more than allowed), keys, the largest integer, whether all numbers are finite."""
 
     depth: int
     keys: int
     integer: int
+    is_finite: bool
 
 
 def _measure(metadata: dict[str, Any]) -> _Extent:
     depth = keys = integer = 0
+    is_finite = True
     level: list[Any] = [metadata]
     while level and depth <= DEEPEST_METADATA:
         depth += 1
@@ -276,7 +283,9 @@ def _measure(metadata: dict[str, Any]) -> _Extent:
                     inner.append(child)
                 elif isinstance(child, int):
                     integer = max(integer, abs(child))
+                elif isinstance(child, float) and not isfinite(child):
+                    is_finite = False
             if len(inner) > LARGEST_METADATA:  # each takes two bytes; one object may be listed many times
-                return _Extent(DEEPEST_METADATA + 1, keys, integer)
+                return _Extent(DEEPEST_METADATA + 1, keys, integer, is_finite)
         level = inner
-    return _Extent(depth, keys, integer)
+    return _Extent(depth, keys, integer, is_finite)

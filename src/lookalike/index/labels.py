@@ -9,8 +9,6 @@ index. ``lookalike train IDX/labels.csv`` reads the last one. An edited label st
 like one from a table.
 """
 
-import csv
-import io
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +17,7 @@ from threading import RLock
 from typing import Any, NamedTuple
 
 from lookalike._util.files import flush, replacing, write_text
-from lookalike._util.outside_text import escape_formula
+from lookalike._util.outside_text import csv_line
 from lookalike._util.suggestions import did_you_mean
 from lookalike.index.base import Index
 from lookalike.index.contents import file_of, split_of
@@ -337,13 +335,10 @@ class Labels:
             if label and _fits_table(path):
                 rows.append((path, label, split_of(item).replace("validation", "val")))
         with_splits = bool(rows) and all(split for *_, split in rows)
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["path", "label", "split"] if with_splits else ["path", "label"])
+        lines = [csv_line(["path", "label", "split"] if with_splits else ["path", "label"])]
         for row in rows:
-            cells = row if with_splits else row[:2]
-            writer.writerow([escape_formula(cell) for cell in cells])
-        return text.getvalue(), len(rows)
+            lines.append(csv_line(row if with_splits else row[:2]))
+        return "".join(lines), len(rows)
 
 
 def _is(item: Item, label: str, metadata: str) -> bool:

@@ -13,8 +13,6 @@ The file is ``marks.sqlite`` in the folder of the index. Any number of processes
 while another one adds pictures to the index. Every row has a CRC-32; damaged ones are reported once and left out.
 """
 
-import csv
-import io
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
@@ -28,7 +26,7 @@ from filelock import FileLock
 
 from lookalike._util.checksums import Finding
 from lookalike._util.files import flush, replacing, write_text
-from lookalike._util.outside_text import escape_formula
+from lookalike._util.outside_text import csv_line
 from lookalike.index.base import Index
 from lookalike.index.contents import MarkedPicture, check_picture, locate
 from lookalike.index.contradictions import Contradiction, MarkedPair
@@ -300,16 +298,14 @@ class Marks:
     def _csv(self, idx: Index | None) -> tuple[str, int]:
         marks = self.history()[::-1]
         states = review_marks(marks, lambda pictures: self._missing(idx, pictures)).states
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(CSV_COLUMNS)
+        lines = [csv_line(CSV_COLUMNS)]
         for mark in marks:
             undone = "" if mark.undone_time is None else _as_time(mark.undone_time)
             row = [mark.number, mark.batch, _as_time(mark.time), mark.by, mark.verdict, states[mark.number]]
             row += [mark.query.path, mark.result.path, mark.query.id, mark.result.id]
             row += [mark.query.content, mark.result.content, mark.model, undone, mark.undone_by]
-            writer.writerow([escape_formula(str(cell)) for cell in row])
-        return text.getvalue(), len(marks)
+            lines.append(csv_line(row))
+        return "".join(lines), len(marks)
 
     def _is_marked(self, content: str) -> bool:
         return self._read(lambda file: file.is_marked(content), False)

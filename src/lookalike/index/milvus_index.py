@@ -15,7 +15,7 @@ only a copy of the folder of the index.
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -451,14 +451,21 @@ class MilvusIndex(Index):
     def _labels(self) -> dict[str, int]:
         return dict(Counter(row["label"] for row in self._rows("", ["id", "label"])))
 
-    def _sample(self, most: int, seed: int) -> list[Item]:
+    def _sample(self, most: int, seed: int) -> Generator[Item, None, None]:
         """Items whose ids follow a random one: ids of files are digests, so these are a random sample."""
         start = as_literal(np.random.default_rng(seed).bytes(16).hex())
-        rows = list(self._rows(f"id >= {start}", COLUMNS, most))
-        if len(rows) < most:
-            rows += self._rows(f"id < {start}", COLUMNS, most - len(rows))
-        items = [item for item in map(_as_item, rows) if item is not None]
-        return sorted(items, key=lambda item: item.id)
+        read = 0
+        for row in self._rows(f"id >= {start}", COLUMNS, most):
+            read += 1
+            item = _as_item(row)
+            if item is not None:
+                yield item
+        if read == most:
+            return
+        for row in self._rows(f"id < {start}", COLUMNS, most - read):
+            item = _as_item(row)
+            if item is not None:
+                yield item
 
     def _rows(self, expression: str, columns: list[str], limit: int | None = None) -> Iterator[Row]:
         """Rows in order of id, which is how Milvus iterates over a collection."""

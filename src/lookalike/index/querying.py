@@ -203,10 +203,9 @@ def find_copies(idx: Index, vector: Vectors, data: bytes) -> list[str]:
 
 def typical_distance(idx: Index) -> float:
     """The median distance between pictures of an index, from a sample."""
-    items = idx.items(limit=TYPICAL_SAMPLE)
-    if len(items) < 2:
+    _, vectors = idx.with_vectors(idx.items(limit=TYPICAL_SAMPLE))
+    if len(vectors) < 2:
         return 0.0
-    vectors = idx.vectors([item.id for item in items])
     rows = [distances(vector, vectors, idx.distance) for vector in vectors]
     return float(np.median(np.stack(rows)[np.triu_indices(len(vectors), 1)]))
 

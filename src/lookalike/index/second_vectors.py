@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lookalike._util.checksums import Finding
-from lookalike.index.database import Database, State, as_sql, good_item
+from lookalike.index.database import START, Database, State, as_sql, good_item, parse_numbers
 from lookalike.index.extra_tables import drop_row, is_good_row, put_row, tables_of
 from lookalike.index.filters import Condition
 from lookalike.index.items import Item, Vectors
@@ -63,15 +63,16 @@ class SecondDatabase(Database):
     def sample_vectors(self, most: int, seed: int = 0) -> Vectors:
         """Read the vectors of up to ``most`` rows, as ``Database.sample_vectors``."""
         query = f"SELECT {ROW} FROM {self.table} WHERE number >= ? ORDER BY number LIMIT ?"
-        _, vectors = self._good_vectors(without_item(self._sample(query, most, seed)))
+        _, vectors = self._good_vectors(without_item(list(self._sample(query, most, seed))))
         return vectors[np.random.default_rng(seed).permutation(len(vectors))]
 
-    def sample_items(self, most: int, seed: int = 0) -> list[Item]:
+    def sample_items(self, most: int, seed: int = 0) -> Iterator[Item]:
         """Read up to ``most`` items, as ``Database.sample_items``."""
         condition = "extra.number >= ? ORDER BY extra.number LIMIT ?"
-        rows = self._sample(f"SELECT {self._joined_row} FROM {self._joined} WHERE {condition}", most, seed)
-        items = [item for item in map(good_item, rows) if item is not None]
-        return sorted(items, key=lambda item: item.id)
+        for row in self._sample(f"SELECT {self._joined_row} FROM {self._joined} WHERE {condition}", most, seed):
+            item = good_item(row)
+            if item is not None:
+                yield item
 
     def gone(self, since: State) -> NDArray[np.int64]:
         """Return the numbers of rows that were removed after a state."""
@@ -83,11 +84,11 @@ class SecondDatabase(Database):
         query = f"SELECT count(*) FROM {self.gone_table} WHERE place > ? AND number <= ?"
         return int(new), int(self._first(query, [since.place, since.number]))
 
-    def numbers(self, where: Sequence[Condition]) -> NDArray[np.int64]:
-        """Return the row numbers, ascending, of the items that match a filter."""
+    def numbers(self, where: Sequence[Condition], since: State = START) -> NDArray[np.int64]:
+        """Return the row numbers, ascending, of the items that match a filter, as ``Database.numbers``."""
         clause, values = as_sql(where)
-        query = f"SELECT extra.number FROM {self._joined} WHERE {clause} ORDER BY extra.number"
-        return np.array(self._column(query, values), np.int64)
+        query = f"SELECT group_concat(extra.number) FROM {self._joined} WHERE {clause} AND extra.number > ?"
+        return parse_numbers(self._first(query, [*values, since.number]))
 
     def vectors_of(self, numbers: Sequence[int]) -> tuple[dict[int, str], Vectors]:
         """Read vectors by row number, as ``Database.vectors_of``."""

@@ -11,7 +11,7 @@ damage; neither is a missing file, as that of an earlier version.
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from urllib.parse import quote
 from zlib import crc32
 
 from lookalike.data.files import counted
+from lookalike.index.stopping import STEPS, Stopped
 from lookalike.index.storage import BrokenIndex, IndexInUse
 
 WAIT = 30.0  # seconds, for another connection's commit
@@ -89,13 +90,19 @@ class SqliteFile:
         self.connection.close()
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Open a read transaction: everything read inside is from one moment."""
+    def reading(self, stop: Callable[[], bool] | None = None) -> Iterator[None]:
+        """Open a read transaction: everything read inside is from one moment.
+
+        Args:
+            stop: Is asked again and again; once it returns True, ``Stopped`` is raised.
+        """
         with self._translated_errors():
             self.connection.execute("BEGIN")
+            self.connection.set_progress_handler(stop, STEPS)
             try:
                 yield
             finally:
+                self.connection.set_progress_handler(None, STEPS)
                 self.connection.execute("ROLLBACK")
 
     @contextmanager
@@ -161,6 +168,8 @@ class SqliteFile:
             yield
         except sqlite3.OperationalError as error:
             text = str(error)
+            if text == "interrupted":
+                raise Stopped(f"reading {self.path} was stopped") from error
             if "locked" in text:
                 message = f"{self.path} is being written by another process: try again when it is done"
                 raise IndexInUse(message) from error

@@ -1,30 +1,15 @@
 """Help for filters that match nothing: unknown keys, and labels close to the ones asked for.
 
-Finding the keys reads every item, so use it only after a search without hits.
+Finding the keys reads every item, so use them only after a search without hits.
 """
 
 from collections.abc import Iterable
 
 from lookalike._util.suggestions import closest
-from lookalike.index.base import Index
 from lookalike.index.filters import Where, parse
 from lookalike.index.items import RESERVED
 
-PAGE = 10_000  # items read at a time
 MOST_KEYS = 20  # keys listed in an error
-
-
-def metadata_keys(idx: Index) -> set[str]:
-    """Collect the metadata keys of all items."""
-    keys: set[str] = set()
-    after = None
-    while True:
-        items = idx.items(after=after, limit=PAGE)
-        if not items:
-            return keys
-        for item in items:
-            keys.update(item.metadata)
-        after = items[-1].id
 
 
 def check_keys(where: Where, keys: Iterable[str], columns: Iterable[str] = RESERVED) -> None:

@@ -7,7 +7,9 @@ new one, also after a crash.
 """
 
 import json
+import re
 import shutil
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -36,6 +38,8 @@ LARGEST_SETTING = 2**16  # of a size, a number of prototypes or of iterations
 SETTINGS = "model.json"
 WEIGHTS = "model.safetensors"
 NEXT = ".model-next"
+LEFTOVER = re.compile(r"\.model-[a-z0-9_]{8}")  # a name of TemporaryDirectory, never NEXT
+LEFTOVER_SECONDS = 600  # younger ones may belong to a running process
 ATTEMPTS = 20  # to read a model that another process replaces
 
 
@@ -53,6 +57,7 @@ def save_model(embedder: Embedder, folder: str | Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(embedder.settings(), indent=2) + "\n"
     _move_out(folder)  # what a crash has left
+    _remove_leftovers(folder)
     with TemporaryDirectory(dir=folder, prefix=".model-") as temporary:
         complete = Path(temporary) / "model"
         complete.mkdir()
@@ -106,18 +111,43 @@ def read_model(folder: Path) -> StoredModel:
         if not (folder / NEXT).is_dir() and not (folder / name).is_file():
             raise ValueError(f"{folder} holds no model: there is no {name}")
     for _ in range(ATTEMPTS):
-        with suppress(FileNotFoundError):  # moved out in between
+        before = _identity(folder)
+        try:
             text = _read_text(model_file(folder, SETTINGS))
             path = model_file(folder, WEIGHTS)
-            if not path.is_file():
-                continue
-            shapes = read_shapes(path)
-            if _same_text(model_file(folder, SETTINGS), text):
-                _check_settings(folder / SETTINGS, text, shapes)
+            _check_settings(folder / SETTINGS, text, read_shapes(path))
             weights = read_weights(path)
-            if _same_text(model_file(folder, SETTINGS), text):
-                return StoredModel(text, weights, check_weights(path, weights, beside=text))
+            stored = StoredModel(text, weights, check_weights(path, weights, beside=text))
+        except FileNotFoundError:  # moved out in between
+            continue
+        except (OSError, ValueError):
+            if _identity(folder) == before:
+                raise
+            continue  # the files of two models
+        if stored.has_checksum or _identity(folder) == before:  # the checksum is of both files
+            return stored
     raise ValueError(f"{folder} holds no complete model, or another process keeps replacing it")
+
+
+def _identity(folder: Path) -> list[tuple[int, int] | None]:
+    """What changes whenever a file of the model is replaced or moved; None for a missing file."""
+    identity: list[tuple[int, int] | None] = []
+    for path in (folder / NEXT / SETTINGS, folder / NEXT / WEIGHTS, folder / SETTINGS, folder / WEIGHTS):
+        try:
+            status = path.stat()
+        except OSError:
+            identity.append(None)
+        else:
+            identity.append((status.st_ino, status.st_mtime_ns))
+    return identity
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove unfinished models of killed processes."""
+    for leftover in folder.glob(".model-*"):
+        with suppress(OSError):
+            if LEFTOVER.fullmatch(leftover.name) and time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _move_out(folder: Path) -> None:

@@ -72,7 +72,7 @@ document.addEventListener("keydown", event => {
   event.preventDefault();
 });
 document.getElementById("save").addEventListener("click", () => {
-  const cell = text => /[",\\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  const cell = text => /[",\\r\\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   const text = [columns, ...rows].map(row => row.map(cell).join(",")).join("\\n") + "\\n";
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));

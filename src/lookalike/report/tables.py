@@ -4,15 +4,13 @@ In every column with a direction, the best entry of each group is bold and the s
 look the same when printed share a rank.
 """
 
-import csv
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
-from io import StringIO
 from typing import Literal
 
-from lookalike._util.outside_text import escape_formula, printable
+from lookalike._util.outside_text import csv_line, printable
 
 BOLD, UNDERLINED, PLAIN = "\033[1m", "\033[4m", "\033[0m"
 NOTHING = "–"  # noqa: RUF001 - a dash
@@ -152,8 +150,6 @@ class Table:
 
     def csv(self) -> str:
         """Format as CSV, with numbers in full precision and a column of standard deviations where there are any."""
-        text = StringIO()
-        writer = csv.writer(text, lineterminator="\n")
         titles = []
         has_spread = []
         for column_number, column in enumerate(self.columns):
@@ -161,15 +157,15 @@ class Table:
             titles.append(column.title)
             if has_spread[-1]:
                 titles.append(f"{column.title} std")
-        writer.writerow(map(escape_formula, titles))
+        lines = [csv_line(titles)]
         for line in self.lines:
             words = []
             for entry, with_spread in zip(line.entries, has_spread, strict=True):
                 words.append(_csv_value(entry))
                 if with_spread:
                     words.append(_full_precision(entry.spread))
-            writer.writerow(map(escape_formula, words))
-        return text.getvalue()
+            lines.append(csv_line(words))
+        return "".join(lines)
 
     def latex(self) -> str:
         """Format as a ``tabular`` with rules of booktabs; needs ``\\usepackage{booktabs}``."""

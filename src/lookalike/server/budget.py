@@ -1,6 +1,7 @@
-"""Memory that uploads or answers may take together."""
+"""Memory that uploads, answers or decoding processes may take together."""
 
-from collections import Counter
+import threading
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -48,3 +49,36 @@ class Budget:
             self._held_by[client] -= size
             if not self._held_by[client]:
                 del self._held_by[client]
+
+
+class WaitingBudget:
+    """Something that several threads share, such as memory. One that asks for too much waits until it is free.
+
+    They get it in the order in which they ask, so that one who needs much is not overtaken for ever.
+
+    Args:
+        limit: How much there is.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+        self._waiting: deque[object] = deque()
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def hold(self, size: int) -> Iterator[None]:
+        """Hold ``size``, which is at most the limit, inside the ``with`` block."""
+        ticket = object()
+        with self._changed:
+            self._waiting.append(ticket)
+            self._changed.wait_for(lambda: self._waiting[0] is ticket and self._held + size <= self._limit)
+            self._waiting.popleft()
+            self._held += size
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held -= size
+                self._changed.notify_all()

@@ -23,7 +23,7 @@ from lookalike.index.folder import ChangedPicture, check_unchanged, content_stam
 from lookalike.index.items import Item, check_items
 from lookalike.index.querying import Options, Results, find, find_copies
 from lookalike.index.storage import UPLOADS
-from lookalike.index.suggestions import check_keys, metadata_keys
+from lookalike.index.suggestions import check_keys
 from lookalike.retrieval.calibration import FILE as CALIBRATION
 from lookalike.retrieval.calibration import Calibration
 from lookalike.server.batching import Vector
@@ -33,6 +33,7 @@ from lookalike.server.schemas import MetadataField
 FILTER_COLUMNS = ("id", "label")  # columns that a filter may name; paths stay private
 KEYS_CACHE_SECONDS = 10
 MOST_DESCRIBED = 100_000  # items that are read to learn their metadata keys and values
+LARGEST_DESCRIBED = 30_000_000  # characters of the metadata of these items
 MOST_VALUES = 100  # of a metadata field, for filters
 LONGEST_VALUE = 1000  # characters of such a value
 MOST_FIELDS = 200  # that are described, the most frequent ones
@@ -50,7 +51,6 @@ class Collection:
         self.idx = idx
         remove_unfinished(idx.path / UPLOADS)
         self._write_lock = Lock()
-        self._keys_lock = Lock()
         self._keys: tuple[Any, set[str]] | None = None
         self._fields: tuple[Any, list[MetadataField]] | None = None
         self._calibration: tuple[Any, Calibration | None] | None = None
@@ -126,11 +126,11 @@ class Collection:
 
     def fields(self) -> list[MetadataField]:
         """Describe the metadata fields of all items, in a large collection of a sample, for filters."""
-        with self._keys_lock:
-            state = self.state()
-            if self._fields is None or self._fields[0] != state:
-                self._fields = (state, describe_fields(self.idx.sample(MOST_DESCRIBED)))
-            return self._fields[1]
+        state = self.state()
+        known = self._fields
+        if known is None or known[0] != state:
+            known = self._fields = (state, describe_fields(self.idx.sample(MOST_DESCRIBED, largest=LARGEST_DESCRIBED)))
+        return known[1]
 
     def calibration(self) -> Calibration | None:
         """Return the calibration; it is read again after a change of the index or of the file."""
@@ -148,7 +148,7 @@ class Collection:
             ApiError: 422 if the filter names an unknown key.
         """
         items = self.idx.items(where, after, limit)
-        if not items:
+        if not items and after is None:
             self._refuse_unknown_keys(where)
         return items
 
@@ -267,12 +267,12 @@ class Collection:
             return
         if not 0 < self.idx.count() <= MOST_DESCRIBED:
             return  # without items every key is unknown; with many, reading all keys takes too long
-        with self._keys_lock:
-            # Reading the keys reads every item, so they are cached; other programs may add new ones.
-            state = (self.state(), time.monotonic() // KEYS_CACHE_SECONDS)
-            if self._keys is None or self._keys[0] != state:
-                self._keys = (state, metadata_keys(self.idx))
-            keys = self._keys[1]
+        # Reading the keys reads every item, so they are cached; other programs may add new ones.
+        state = (self.state(), time.monotonic() // KEYS_CACHE_SECONDS)
+        known = self._keys
+        if known is None or known[0] != state:
+            known = self._keys = (state, self.idx.metadata_keys())
+        keys = known[1]
         try:
             check_keys(where, keys, FILTER_COLUMNS)
         except ValueError as error:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -30,7 +31,7 @@ from lookalike.index.layout_file import FILE, Layout, layout_key, read_layout, w
 from lookalike.index.layout_worker import read_result
 from lookalike.index.projection import project
 from lookalike.server.decoding import environment
-from lookalike.server.errors import ApiError, busy
+from lookalike.server.errors import ApiError
 from lookalike.server.limits import MOST_POINTS
 from lookalike.server.polygon import UNITS, Corners, inside
 from lookalike.server.schemas import MapProgress, name_of
@@ -38,8 +39,6 @@ from lookalike.server.schemas import MapProgress, name_of
 logger = logging.getLogger(__name__)
 
 SEED = 0
-PAGE = 4096  # items or vectors that are read at a time; searches go on in between
-ATTEMPTS = 5  # while items are being deleted
 COMPRESSION = 1  # higher levels take much longer for little
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}  # of the process: searches need the others
 NEAREST = 5  # items whose median is the place of a query
@@ -67,6 +66,11 @@ class _Loaded:
     points: NDArray[np.int64]
     target: Method
     vectors: Vectors | None = None  # until a process has them
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """Row of each item by its id."""
+        return {item.id: row for row, item in enumerate(self.items)}
 
     @property
     def revision(self) -> str:
@@ -138,8 +142,8 @@ class CollectionMap:
             loaded = self._loaded
         if loaded is None or not loaded.items:
             return None
-        nearest = {hit.item.id for hit in idx.search(vector[None], NEAREST)[0]}
-        rows = [row for row, item in enumerate(loaded.items) if item.id in nearest]
+        nearest = [hit.item.id for hit in idx.search(vector[None], NEAREST)[0]]
+        rows = [loaded.rows[item_id] for item_id in nearest if item_id in loaded.rows]
         if not rows:
             return None
         middle: list[float] = (np.median(loaded.points[rows], axis=0) / UNITS).tolist()
@@ -170,41 +174,19 @@ class CollectionMap:
 
     def _load(self) -> _Loaded:
         """Read items and vectors, and the layout from the file of the index or as two principal components."""
-        for _ in range(ATTEMPTS):
-            state = self._state()
-            sampled = self._idx.count() > MOST_POINTS
-            items = self._idx.sample(MOST_POINTS, SEED) if sampled else self._read_items()
-            try:
-                vectors = self._read_vectors([item.id for item in items])
-            except KeyError:  # an item was deleted in between
-                continue
-            key = layout_key([item.id for item in items], vectors)
-            target = resolve_method(self._choice, len(items))
-            stored = read_layout(self._idx.home / FILE)
-            if stored is not None and (stored.key, stored.method) == (key, target):
-                return _Loaded(state, items, sampled, key, target, _in_units(stored.points), target)
-            points = _in_units(project(vectors))
-            remaining = None if target == "pca" else vectors
-            return _Loaded(state, items, sampled, key, "pca", points, target, remaining)
-        raise busy("the collection is changing")
-
-    def _read_items(self) -> list[Item]:
-        items: list[Item] = []
-        after = None
-        while True:
-            page = self._idx.items(after=after, limit=PAGE)
-            items += page
-            if len(page) < PAGE:
-                return items
-            after = page[-1].id
-
-    def _read_vectors(self, ids: list[str]) -> Vectors:
-        vectors = np.zeros((len(ids), self._idx.dim), np.float32)
-        for start in range(0, len(ids), PAGE):
-            vectors[start : start + PAGE] = self._idx.vectors(ids[start : start + PAGE])
+        state = self._state()
+        sampled = self._idx.count() > MOST_POINTS
+        items, vectors = self._idx.with_vectors(self._idx.sample(MOST_POINTS, SEED, largest=0))
         if self._idx.distance == "cosine":
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return vectors
+        key = layout_key([item.id for item in items], vectors)
+        target = resolve_method(self._choice, len(items))
+        stored = read_layout(self._idx.home / FILE)
+        if stored is not None and (stored.key, stored.method) == (key, target):
+            return _Loaded(state, items, sampled, key, target, _in_units(stored.points), target)
+        points = _in_units(project(vectors))
+        remaining = None if target == "pca" else vectors
+        return _Loaded(state, items, sampled, key, "pca", points, target, remaining)
 
     # ---- the process; these are called with the lock held
 

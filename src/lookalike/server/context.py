@@ -38,13 +38,16 @@ from lookalike.server.metrics import Metrics
 from lookalike.server.pictures import Crop
 from lookalike.server.polygon import read_corners
 from lookalike.server.quotas import Buckets, Quota
+from lookalike.server.scans import Scans
 from lookalike.server.served import Served
 from lookalike.server.turns import TurnPool
 from lookalike.server.uploads import Form, read_form
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-INDEX_THREADS = 4
+INDEX_THREADS = 4  # for reading what does not grow with the collection
+SCAN_THREADS = 2  # for reading what may, a filter for example
+LONG_SCAN_THREADS = 1  # for what has turned out to take long
 
 
 class Context:
@@ -111,6 +114,8 @@ class Context:
         self.batcher = self.first.batcher
         self.metrics.watch_queue(lambda: sum(len(served.batcher) for served in self.served.values()))
         self._index_threads = TurnPool(INDEX_THREADS, "index")
+        self._change_threads = TurnPool(1, "changes")  # changes run one after the other
+        self._scans = Scans(limits.seconds, TurnPool(SCAN_THREADS, "scan"), TurnPool(LONG_SCAN_THREADS, "long-scan"))
 
     def choose(self, name: str | None) -> Served:
         """Return the model with this name; the first for none.
@@ -134,14 +139,15 @@ class Context:
     def retire(self) -> None:
         """Stop the threads, after another context took over the rest."""
         self.map.close()
-        self._index_threads.close()
+        for threads in (self._index_threads, self._change_threads, self._scans):
+            threads.close()
         self.findings.close()
         self.marking.close()
         for served in self.served.values():
             served.batcher.close()
 
     async def in_index(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run a blocking call on the index in its thread pool.
+        """Run a blocking call on the index in its thread pool, one whose work does not grow with the collection.
 
         Args:
             work: The function to call.
@@ -156,6 +162,38 @@ class Context:
         """
         return await self.from_index(self._index_threads.submit(partial(work, *args, **kwargs)))
 
+    async def scan(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run a call that only reads, but perhaps every item, where it holds up nobody else. It may run twice.
+
+        Args:
+            work: The function to call.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            The result of ``work``.
+
+        Raises:
+            ApiError: As ``in_index``; 503 if others come first for too long, 422 if it takes too long.
+        """
+        return await self._scans.run(partial(work, *args, **kwargs), self.from_index)
+
+    async def change(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run a call that changes the index, or what belongs to it, after those before it.
+
+        Args:
+            work: The function to call.
+            *args: Its positional arguments.
+            **kwargs: Its keyword arguments.
+
+        Returns:
+            The result of ``work``.
+
+        Raises:
+            ApiError: As ``in_index``.
+        """
+        return await self.from_index(self._change_threads.submit(partial(work, *args, **kwargs)))
+
     async def from_index(self, future: "Future[T]") -> T:
         """Wait for the result of work on the index.
 
@@ -169,25 +207,6 @@ class Context:
         except OSError as error:  # disk full, or store unreachable
             logger.error("the index failed", exc_info=error)
             raise ApiError(503, "unavailable", "the index is unavailable: try again later", RETRY) from None
-
-    async def as_json(self, make: Callable[..., BaseModel], *args: Any) -> Response:
-        """Make an answer that may be large and encode it in the threads of the index; the event loop is for all.
-
-        Args:
-            make: Makes the answer.
-            *args: Its arguments.
-
-        Returns:
-            The answer as JSON.
-
-        Raises:
-            ApiError: As ``in_index``.
-        """
-
-        def encode() -> Response:
-            return Response(make(*args).model_dump_json(), media_type="application/json")
-
-        return await self.in_index(encode)
 
     async def restrict(self, where: str | None, area: str | None, revision: str | None) -> Where:
         """Restrict a filter to an area of the map.
@@ -205,7 +224,7 @@ class Context:
         """
         if not area:
             return where
-        ids = await self.in_index(self.map.ids_inside, revision or "", read_corners(area))
+        ids = await self.scan(self.map.ids_inside, revision or "", read_corners(area))
         return (*parse(where), among(ids))
 
     def read_form(
@@ -327,6 +346,11 @@ class Context:
             await check(request)
 
         return Depends(check_and_document)
+
+
+def as_json(make: Callable[..., BaseModel], *args: Any) -> Response:
+    """Make an answer that may be large and encode it, in a thread: the event loop is for all."""
+    return Response(make(*args).model_dump_json(), media_type="application/json")
 
 
 def model_pixels(decoded: Decoded) -> Pixels:

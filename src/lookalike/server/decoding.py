@@ -4,6 +4,9 @@ There are two lanes. The quick lane looks at every picture and decodes those tha
 to the slow lane, which has one process, more time and more memory, and a bounded number of waiting pictures. Within a
 lane clients take turns, and smaller files go first, so that nobody waits long behind somebody else's pictures.
 
+A process starts with a picture only when what it may use is free of the memory that all may use together. So the bound
+does not grow with the number of processes.
+
 Only crops for the model and JPEGs come back. Decoded pictures never enter the server's memory.
 """
 
@@ -23,6 +26,7 @@ import numpy as np
 import lookalike
 from lookalike.data.decode_worker import read_message, write_message
 from lookalike.data.safe_decode import Decoded, Job
+from lookalike.server.budget import WaitingBudget
 from lookalike.server.errors import ApiError, busy
 from lookalike.server.turns import TurnQueue
 
@@ -57,6 +61,7 @@ QUICK = LaneLimits(
     workers=min(3, max(1, (os.cpu_count() or 1) - 1)), megabytes=200, cpu_seconds=2, seconds=6, waiting=512
 )
 SLOW = LaneLimits(workers=1, megabytes=900, cpu_seconds=10, seconds=20, waiting=8, decoded_megabytes=900)
+MEGABYTES = QUICK.megabytes + SLOW.megabytes  # of all processes that are decoding, however many there are
 
 
 class _Task:
@@ -87,8 +92,9 @@ class Decoder:
 
     def __init__(self, seconds: float, quick: LaneLimits = QUICK, slow: LaneLimits = SLOW) -> None:
         self._seconds = seconds
-        self._slow = _Lane("slow", slow, self._finish)
-        self._quick = _Lane("quick", quick, self._finish_or_promote)
+        memory = WaitingBudget(max(MEGABYTES, quick.megabytes, slow.megabytes))
+        self._slow = _Lane("slow", slow, memory, self._finish)
+        self._quick = _Lane("quick", quick, memory, self._finish_or_promote)
 
     def start(self) -> None:
         """Start the processes."""
@@ -131,9 +137,10 @@ class Decoder:
 class _Lane:
     """A queue, and threads that each own one process. ``finish(task, worker)`` sets the result of a task."""
 
-    def __init__(self, name: str, limits: LaneLimits, finish: Any) -> None:
+    def __init__(self, name: str, limits: LaneLimits, memory: WaitingBudget, finish: Any) -> None:
         self._name = name
         self._limits = limits
+        self._memory = memory
         self._finish = finish
         self._waiting: TurnQueue[_Task] = TurnQueue(limits.waiting)
         self._decoded_bytes = 0  # of all pictures that are decoded or wait
@@ -186,22 +193,29 @@ class _Lane:
                 if self._closed:
                     worker.close()
                     return
-                task, _ = self._waiting.take()
-                decoded_bytes = task.decoded_bytes  # the quick lane changes it when a task moves on
-            try:
-                if time.monotonic() >= task.given_up_at:
-                    raise busy("too many pictures are waiting to be decoded")
-                if not task.future.cancelled():
-                    self._finish(task, worker)
-            except ApiError as error:
-                task.fail(error)
-            except Exception as error:  # an unexpected answer: never leave a request without one
-                worker.stop()
-                task.fail(error)
-            finally:
-                with self._changed:
-                    self._decoded_bytes -= decoded_bytes
-                    self._waiting.done(task.client)
+            with self._memory.hold(self._limits.megabytes):
+                self._do_next(worker)
+
+    def _do_next(self, worker: "_Worker") -> None:
+        with self._changed:
+            if not self._waiting:  # another process was faster
+                return
+            task, _ = self._waiting.take()
+            decoded_bytes = task.decoded_bytes  # the quick lane changes it when a task moves on
+        try:
+            if time.monotonic() >= task.given_up_at:
+                raise busy("too many pictures are waiting to be decoded")
+            if not task.future.cancelled():
+                self._finish(task, worker)
+        except ApiError as error:
+            task.fail(error)
+        except Exception as error:  # an unexpected answer: never leave a request without one
+            worker.stop()
+            task.fail(error)
+        finally:
+            with self._changed:
+                self._decoded_bytes -= decoded_bytes
+                self._waiting.done(task.client)
 
 
 class _Worker:

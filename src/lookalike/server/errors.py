@@ -125,7 +125,10 @@ def install(app: FastAPI) -> None:
         headers = dict(error.headers or {})
         if status == 405:  # Starlette lists the methods of one route only; others may share the path
             path = getattr(request.scope.get("route"), "path", "")
-            methods = app.openapi()["paths"].get(path, ["GET"])
+            document: dict[str, Any] | None = app.openapi_schema
+            if document is None:
+                document = await asyncio.to_thread(app.openapi)  # takes long
+            methods = document["paths"].get(path, ["GET"])
             headers["Allow"] = ", ".join(sorted(map(str.upper, methods)))
         return ApiError(status, CODES.get(status, default_code), str(error.detail), headers).response()
 

@@ -101,8 +101,7 @@ class Findings:
 
         changes = self._changes()
         idx = self._collection.idx
-        items = idx.items()
-        vectors = idx.vectors([item.id for item in items])
+        items, vectors = idx.with_vectors(idx.items())
         stays = [number for number, item in enumerate(items) if changes.get(item.id, "") is not None]
         new_labels = [changes.get(items[number].id) or items[number].label for number in stays]
         labels = [item.label for item in items]

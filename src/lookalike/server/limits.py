@@ -10,7 +10,7 @@ MOST_ITEMS = 500  # per page of a listing
 MOST_POINTS = 100_000  # on the map; of more items a random sample
 LARGEST_FIELD = 16 * 1024  # bytes per text field of a form
 LARGEST_SIDE = 4096  # pixels per side of a picture that is sent
-LARGEST_PAGE = 1_000_000  # characters of labels and metadata on a page of a listing
+LARGEST_PAGE = 1_000_000  # characters of the items on a page of a listing, as JSON
 ANSWER_MEMORY = 100_000_000  # bytes of answers that are being sent; small ones do not count
 
 

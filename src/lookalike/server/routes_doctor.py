@@ -53,7 +53,7 @@ def routes(context: Context) -> APIRouter:
     @router.get("/doctor", responses=responses(401, 504), summary="Progress and number of findings")
     async def status() -> Examination:
         """Report the progress of an examination, and how many findings are open."""
-        return await with_timeout(seconds, context.in_index(_answer, examiner, findings))
+        return await with_timeout(seconds, context.scan(_answer, examiner, findings))
 
     @router.post("/doctor", status_code=202, responses=responses(401, 409, 504), summary="Examine the pictures")
     async def start() -> Started:
@@ -74,7 +74,7 @@ def routes(context: Context) -> APIRouter:
         limit: Annotated[int, BeforeValidator(whole_number), Query(ge=1, le=MOST_LISTED)] = 20,
     ) -> FindingList:
         """List the open findings of a kind, the most certain first."""
-        return await with_timeout(seconds, context.in_index(findings.page, kind, offset, limit))
+        return await with_timeout(seconds, context.scan(findings.page, kind, offset, limit))
 
     @router.post(
         "/doctor/decide",
@@ -90,18 +90,18 @@ def routes(context: Context) -> APIRouter:
             if action not in DECISION_FIELDS["action"]["enum"]:
                 raise invalid(f"action must be one of {', '.join(DECISION_FIELDS['action']['enum'])}")
             check_entry(label, {})
-            return await context.in_index(findings.decide, form.texts.get("finding") or "", action, label, by)
+            return await context.change(findings.decide, form.texts.get("finding") or "", action, label, by)
 
     @router.get("/doctor/effect", responses=responses(401, 504), summary="Effect of the decisions")
     async def effect() -> Effect:
         """Measure MAP@R as the index is and with the present choices."""
-        return await with_timeout(seconds, context.in_index(findings.effect))
+        return await with_timeout(seconds, context.scan(findings.effect))
 
     @router.post("/doctor/apply", responses=responses(401, 504), summary="Apply the decisions")
     async def apply(request: Request) -> Applied:
         """Relabel and drop in the index what is chosen. Relabelling can be undone. Indexed files are never touched."""
         by = await context.in_index(context.person_of, request)
-        return await context.in_index(findings.apply, by)
+        return await context.change(findings.apply, by)
 
     @router.get(
         "/doctor/corrected.csv",
@@ -111,7 +111,7 @@ def routes(context: Context) -> APIRouter:
     )
     async def corrected_csv() -> Response:
         """Send the table for lookalike train with the present choices."""
-        return csv_file(await with_timeout(seconds, context.in_index(findings.corrected_csv)), "corrected.csv")
+        return csv_file(await with_timeout(seconds, context.scan(findings.corrected_csv)), "corrected.csv")
 
     return router
 

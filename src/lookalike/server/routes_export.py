@@ -3,8 +3,6 @@
 Paths and files are for those who may write: without keys everybody, else holders of a write key.
 """
 
-import csv
-import io
 import zipfile
 from collections.abc import Iterator
 from tempfile import TemporaryFile
@@ -13,7 +11,7 @@ from typing import IO, Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
-from lookalike._util.outside_text import escape_formula
+from lookalike._util.outside_text import csv_line
 from lookalike.index.items import ID, Item
 from lookalike.server.collection import Collection
 from lookalike.server.context import Context
@@ -68,7 +66,7 @@ def routes(context: Context) -> APIRouter:
         """Send chosen items as CSV, as a list of paths, or as a zip of the original files."""
         async with context.read_form(request, FIELDS, LARGEST_IDS) as form:
             ids, kind = _read(form.texts)
-            return await with_timeout(context.limits.seconds, context.in_index(_export, context.collection, ids, kind))
+            return await with_timeout(context.limits.seconds, context.scan(_export, context.collection, ids, kind))
 
     return router
 
@@ -106,13 +104,10 @@ def _export(collection: Collection, ids: list[str], kind: str) -> Response:
 
 def _as_csv(items: list[Item]) -> bytes:
     keys = sorted({key for item in items for key in item.metadata})
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["id", "label", "path", *keys])
+    lines = [csv_line(["id", "label", "path", *keys])]
     for item in items:
-        values = [item.id, item.label, item.path, *(item.metadata.get(key, "") for key in keys)]
-        writer.writerow([escape_formula(str(value)) for value in values])
-    return file.getvalue().encode("utf-8", "surrogateescape")
+        lines.append(csv_line([item.id, item.label, item.path, *(item.metadata.get(key, "") for key in keys)]))
+    return "".join(lines).encode("utf-8", "surrogateescape")
 
 
 def _as_zip(collection: Collection, items: list[Item]) -> IO[bytes]:

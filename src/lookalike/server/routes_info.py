@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from lookalike._util.untrusted import read_json, read_yaml
 from lookalike.inference.picture_model import PictureModel
-from lookalike.server.context import Context
+from lookalike.server.context import Context, as_json
 from lookalike.server.errors import RETRY, ApiError, responses, with_timeout
 from lookalike.server.keys import Access
 from lookalike.server.metrics import CONTENT_TYPE
@@ -100,7 +100,7 @@ def routes(context: Context) -> APIRouter:
             ordered = sorted(idx.labels().items(), key=lambda entry: (-entry[1], entry[0]))
             return Labels(labels=[LabelCount(label=label, count=count) for label, count in ordered])
 
-        return await with_timeout(seconds, context.as_json(count_labels))
+        return await with_timeout(seconds, context.scan(as_json, count_labels))
 
     @router.get(
         "/fields",
@@ -111,7 +111,11 @@ def routes(context: Context) -> APIRouter:
     )
     async def fields() -> Response:
         """List the most frequent metadata fields with their values or ranges, for filters."""
-        return await with_timeout(seconds, context.as_json(lambda: MetadataFields(fields=context.collection.fields())))
+
+        def list_fields() -> MetadataFields:
+            return MetadataFields(fields=context.collection.fields())
+
+        return await with_timeout(seconds, context.scan(as_json, list_fields))
 
     return router
 

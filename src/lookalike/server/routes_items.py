@@ -1,5 +1,6 @@
 """``/items``: list, show, add and delete what is in the collection."""
 
+import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -7,7 +8,7 @@ from pydantic import BeforeValidator
 
 from lookalike._util.untrusted import parse_json
 from lookalike.index.filters import Where
-from lookalike.index.items import ID, encode_metadata
+from lookalike.index.items import ID
 from lookalike.server.batching import Vector
 from lookalike.server.collection import Collection, check_entry, check_where
 from lookalike.server.context import Context
@@ -24,6 +25,7 @@ ADD_FIELDS: dict[str, dict[str, Any]] = {
     "label": {"type": "string", "maxLength": 1000},
     "metadata": {"type": "string", "description": "a JSON object", "example": '{"year": 2020}'},
 }
+BLOCK = 50  # items read at a time
 JPEG_RESPONSE = {
     "description": "The picture.",
     "content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}},
@@ -59,7 +61,8 @@ def routes(context: Context) -> APIRouter:
 
         async def read() -> Response:
             restricted = await context.restrict(check_where(where), area, map)
-            return await context.as_json(_read_page, collection, restricted, after or None, limit)
+            run = context.scan if restricted else context.in_index
+            return await run(_read_page, collection, restricted, after or None, limit)
 
         return await with_timeout(seconds, read())
 
@@ -130,7 +133,7 @@ def routes(context: Context) -> APIRouter:
 
             jpeg, vector, others = await with_timeout(seconds, prepare())
             most_items = context.limits.items
-            item_id, created = await context.in_index(
+            item_id, created = await context.change(
                 collection.add, data, jpeg, vector, label, metadata, most_items, others
             )
         return Added(id=item_id, created=created)
@@ -138,26 +141,36 @@ def routes(context: Context) -> APIRouter:
     @router.delete("/items/{id}", dependencies=can_write, responses=responses(401, 404), summary="Delete")
     async def delete(id: Id) -> Deleted:  # noqa: A002
         """Remove an item from the index. Its file is deleted only if it was uploaded."""
-        await context.in_index(collection.delete, id)
+        await context.change(collection.delete, id)
         return Deleted()
 
     return router
 
 
-def _read_page(collection: Collection, where: Where, after: str | None, limit: int) -> Items:
-    """Read items until the page is full."""
-    items = collection.items(where, after, limit + 1)
-    page: list[OneItem] = []
+def _read_page(collection: Collection, where: Where, after: str | None, limit: int) -> Response:
+    """Read items until the page is full, some at a time: with long metadata it has few."""
+    page: list[str] = []
     size = 0
-    for item in items[:limit]:
-        size += len(item.label) + len(encode_metadata(item.metadata))
-        if page and size > LARGEST_PAGE:
-            break
-        page.append(OneItem.of(item))
-    next_after = None
-    if len(items) > len(page):
-        next_after = page[-1].id
-    return Items(items=page, next=next_after)
+    last = None
+    while True:
+        missing = limit + 1 - len(page)
+        items = collection.items(where, after, min(missing, BLOCK))
+        for item in items:
+            text = OneItem.of(item).model_dump_json()
+            size += len(text)
+            if len(page) == limit or (page and size > LARGEST_PAGE):
+                return _page_as_json(page, last)
+            page.append(text)
+            last = item.id
+        if len(items) < min(missing, BLOCK):
+            return _page_as_json(page, None)
+        after = last
+
+
+def _page_as_json(items: list[str], following: str | None) -> Response:
+    """Join items that have been encoded one by one, because their length counts. See ``Items``."""
+    content = f'{{"items":[{",".join(items)}],"next":{json.dumps(following)}}}'
+    return Response(content, media_type="application/json")
 
 
 def parse_metadata(text: str | None) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def routes(context: Context) -> APIRouter:
         async with context.read_form(request, SET_FIELDS) as form:
             ids = ids_of(form, MOST_ITEMS)
             label = _label(form, "label")
-            return await context.in_index(marking.edit, lambda labels: labels.set_label(ids, label, by))
+            return await context.change(marking.edit, lambda labels: labels.set_label(ids, label, by))
 
     @router.post(
         "/labels/metadata",
@@ -78,7 +78,7 @@ def routes(context: Context) -> APIRouter:
                 raise invalid("id must be 1 to 64 letters, digits or any of ._:-")
             metadata = parse_metadata(form.texts.get("metadata"))
             check_entry("", metadata)
-            return await context.in_index(marking.edit, lambda labels: labels.set_metadata(item_id, metadata, by))
+            return await context.change(marking.edit, lambda labels: labels.set_metadata(item_id, metadata, by))
 
     @router.post(
         "/labels/rename",
@@ -94,8 +94,8 @@ def routes(context: Context) -> APIRouter:
             if form.texts.get("merge") not in (None, "", "true", "false"):
                 raise invalid("merge must be true or false")
             if form.texts.get("merge") == "true":
-                return await context.in_index(marking.edit, lambda labels: labels.merge([old], new, by))
-            return await context.in_index(marking.edit, lambda labels: labels.rename(old, new, by))
+                return await context.change(marking.edit, lambda labels: labels.merge([old], new, by))
+            return await context.change(marking.edit, lambda labels: labels.rename(old, new, by))
 
     @router.post(
         "/labels/undo",
@@ -109,7 +109,7 @@ def routes(context: Context) -> APIRouter:
         async with context.read_form(request, UNDO_FIELDS) as form:
             number = number_of(form, "edit")
             missing = "there is no edit with this number"
-            return await context.in_index(marking.edit, lambda labels: labels.undo(number, by), missing)
+            return await context.change(marking.edit, lambda labels: labels.undo(number, by), missing)
 
     @router.get("/labels/history", responses=responses(401, 504), summary="Edits")
     async def history(
@@ -117,14 +117,14 @@ def routes(context: Context) -> APIRouter:
         before: Annotated[int | None, BeforeValidator(optional_number), Query(description="a number")] = None,
     ) -> Edits:
         """List edits of labels and metadata, the last one first."""
-        return await with_timeout(seconds, context.in_index(marking.edits, limit, before))
+        return await with_timeout(seconds, context.scan(marking.edits, limit, before))
 
     @router.get("/labels/suggestions", responses=responses(401, 404, 504), summary="Likely labels")
     async def suggestions(
         id: Annotated[str, Query(pattern=f"^{ID.pattern}$", description="of an item")],  # noqa: A002
     ) -> Suggestions:
         """Suggest labels for an item, from its labelled neighbours."""
-        return await with_timeout(seconds, context.in_index(marking.suggestions, id))
+        return await with_timeout(seconds, context.scan(marking.suggestions, id))
 
     @router.get(
         "/labels.csv",
@@ -134,7 +134,7 @@ def routes(context: Context) -> APIRouter:
     )
     async def labels_csv() -> Response:
         """Send the labelled items as a table that lookalike train reads."""
-        return csv_file(await with_timeout(seconds, context.in_index(marking.labels_csv)), "labels.csv")
+        return csv_file(await with_timeout(seconds, context.scan(marking.labels_csv)), "labels.csv")
 
     return router
 

@@ -58,7 +58,7 @@ def routes(context: Context) -> APIRouter:
         before: Annotated[int | None, BeforeValidator(optional_number), Query(description="a number of a mark")] = None,
     ) -> MarkList:
         """List marks, the last one first, and marks that contradict each other."""
-        return await with_timeout(seconds, context.in_index(marking.list_marks, limit, before))
+        return await with_timeout(seconds, context.scan(marking.list_marks, limit, before))
 
     @router.get(
         "/marks.csv",
@@ -68,14 +68,14 @@ def routes(context: Context) -> APIRouter:
     )
     async def marks_csv() -> Response:
         """Send the whole history of marks, with the state of each."""
-        return csv_file(await with_timeout(seconds, context.in_index(marking.marks_csv)), "marks.csv")
+        return csv_file(await with_timeout(seconds, context.scan(marking.marks_csv)), "marks.csv")
 
     @router.get("/marks/next", responses=responses(401, 504), summary="What to label next")
     async def next_marks(
         k: Annotated[int, BeforeValidator(whole_number), Query(ge=1, le=LONGEST_QUEUE)] = QUEUE,
     ) -> NextMarks:
         """Choose pictures whose marks would change the ranking most."""
-        return await with_timeout(seconds, context.in_index(marking.next_marks, k))
+        return await with_timeout(seconds, context.scan(marking.next_marks, k))
 
     @router.post(
         "/marks",
@@ -92,7 +92,7 @@ def routes(context: Context) -> APIRouter:
             if not ID.fullmatch(other):
                 raise invalid("with must be the id of an item")
             query = await with_timeout(seconds, _query(context, form))
-            return await context.in_index(marking.mark, query, other, verdict, by)
+            return await context.change(marking.mark, query, other, verdict, by)
 
     @router.post(
         "/marks/group",
@@ -105,7 +105,7 @@ def routes(context: Context) -> APIRouter:
         by = await context.in_index(context.person_of, request)
         async with context.read_form(request, GROUP_FIELDS) as form:
             ids = ids_of(form, MOST_PICTURES)
-            return await context.in_index(marking.mark_group, ids, _verdict(form), by)
+            return await context.change(marking.mark_group, ids, _verdict(form), by)
 
     @router.post(
         "/marks/undo",
@@ -117,7 +117,7 @@ def routes(context: Context) -> APIRouter:
         """Undo a mark and those that were set together with it. They stay in the history."""
         by = await context.in_index(context.person_of, request)
         async with context.read_form(request, UNDO_FIELDS) as form:
-            return await context.in_index(marking.undo_mark, number_of(form, "mark"), by)
+            return await context.change(marking.undo_mark, number_of(form, "mark"), by)
 
     return router
 
@@ -144,7 +144,7 @@ async def _query(context: Context, form: Form) -> MarkedPicture:
     if known is not None:
         return known
     decoded = await context.decode(form, Crop(), jpeg_side=KEPT_SIDE)
-    return await context.in_index(context.marking.keep, form.picture, decoded.jpeg or b"")
+    return await context.change(context.marking.keep, form.picture, decoded.jpeg or b"")
 
 
 def ids_of(form: Form, most: int) -> list[str]:

@@ -1,7 +1,7 @@
 """``POST /search``, ``/embed``, ``/explain`` and ``/match``: a picture in, hits, vector, weights or matches out."""
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
@@ -16,7 +16,7 @@ from lookalike.inference.heatmap import Box, CropWeights, crop_box, spread
 from lookalike.inference.match import Match, match_report
 from lookalike.server.batching import Vector
 from lookalike.server.collection import check_where
-from lookalike.server.context import Context, model_pixels
+from lookalike.server.context import Context, as_json, model_pixels
 from lookalike.server.errors import ApiError, invalid, responses, with_timeout
 from lookalike.server.keys import Access
 from lookalike.server.limits import MOST_HITS
@@ -88,23 +88,7 @@ def routes(context: Context) -> APIRouter:
     async def search(request: Request) -> Response:
         """Find the items nearest to a picture or to an item. The item itself is left out."""
         async with context.read_form(request, SEARCH_FIELDS) as form:
-            started = time.perf_counter()
-            found, place, left_out = await with_timeout(seconds, _search(context, form))
-            ids = [result.hit.item.id for result in found.results]
-            marks = await context.in_index(context.marking.verdicts, _marked_query(form), ids)
-
-        def make_hits() -> Hits:
-            return Hits(
-                hits=[OneHit.of_result(result, marks.get(result.hit.item.id)) for result in found.results],
-                nothing=found.nothing,
-                p_value=found.p_value,
-                calibration=found.note,
-                place=place,
-                left_out=left_out,
-                took_ms=round(1000 * (time.perf_counter() - started), 2),
-            )
-
-        return await context.as_json(make_hits)
+            return await with_timeout(seconds, _search(context, form))
 
     @router.post(
         "/embed",
@@ -144,10 +128,21 @@ def routes(context: Context) -> APIRouter:
     return router
 
 
-async def _search(context: Context, form: Form) -> tuple[Results, list[float] | None, int]:
-    """The results, the place of the query on the map, and how many items were left out as copies of the upload."""
+class _Query(NamedTuple):
+    """A search whose pictures and words have been embedded."""
+
+    item_id: str | None
+    like: list[str]
+    unlike: list[str]
+    vectors: list[Vector]  # of the uploaded picture, of a region of it or of the item, and of the words
+    is_whole: bool  # no region of the picture
+    has_text: bool
+    options: Options
+
+
+async def _search(context: Context, form: Form) -> Response:
+    started = time.perf_counter()
     served = context.choose(form.texts.get("model"))
-    collection = served.collection
     like, unlike = _ids(form, "like"), _ids(form, "unlike")
     item_id = None
     text = _text(form, served)
@@ -159,32 +154,61 @@ async def _search(context: Context, form: Form) -> tuple[Results, list[float] | 
     crop = Crop.read(form.texts.get("crop"))
     options = _options(form)
     options.where = await context.restrict(check_where(form.texts.get("where")), *map(form.texts.get, ("area", "map")))
-    positives = []
-    without = [*like, *unlike]
-    copies: list[str] = []
-    if item_id is not None and crop.is_whole:
-        positives.append(await context.in_index(collection.vector, item_id))
-    elif item_id is not None or form.picture is not None:
-        positives.append(await context.embed(await _decode(context, form, item_id, crop, served), served))
-    if item_id is not None:
-        without.append(item_id)
-    elif form.picture is not None and crop.is_whole:
-        copies = await context.in_index(collection.copies, form.picture, positives[0])
+    vectors = []
+    if form.picture is not None or (item_id is not None and not crop.is_whole):
+        vectors.append(await context.embed(await _decode(context, form, item_id, crop, served), served))
     if text is not None:
-        positives.append(await _embed_text(context, served, text))
-    positives += [await context.in_index(collection.vector, other) for other in like]
-    negatives = [await context.in_index(collection.vector, other) for other in unlike]
+        vectors.append(await _embed_text(context, served, text))
+    query = _Query(item_id, like, unlike, vectors, crop.is_whole, text is not None, options)
+    run = context.scan if options.where else context.in_index
+    return await run(_answer_search, context, served, form, query, started)  # one turn for all of it
+
+
+def _answer_search(context: Context, served: Served, form: Form, query: _Query, started: float) -> Response:
+    """Search, and make the answer. Blocks."""
+    found, place, left_out = _find(context, served, form, query)
+    marks = context.marking.verdicts(_marked_query(form), [result.hit.item.id for result in found.results])
+
+    def make_hits() -> Hits:
+        return Hits(
+            hits=[OneHit.of_result(result, marks.get(result.hit.item.id)) for result in found.results],
+            nothing=found.nothing,
+            p_value=found.p_value,
+            calibration=found.note,
+            place=place,
+            left_out=left_out,
+            took_ms=round(1000 * (time.perf_counter() - started), 2),
+        )
+
+    return as_json(make_hits)
+
+
+def _find(context: Context, served: Served, form: Form, query: _Query) -> tuple[Results, list[float] | None, int]:
+    """The results, the place of the query on the map, and how many items were left out as copies of the upload."""
+    collection = served.collection
+    positives = list(query.vectors)
+    without = [*query.like, *query.unlike]
+    copies: list[str] = []
+    if query.item_id is not None:
+        without.append(query.item_id)
+        if query.is_whole:
+            positives.insert(0, collection.vector(query.item_id))
+    elif form.picture is not None and query.is_whole:
+        copies = collection.copies(form.picture, positives[0])
+    positives += [collection.vector(other) for other in query.like]
+    negatives = [collection.vector(other) for other in query.unlike]
     try:
-        query = compose_query(np.array(positives), np.array(negatives), distance=collection.idx.distance)
+        vector = compose_query(np.array(positives), np.array(negatives), distance=collection.idx.distance)
     except ValueError as error:
         raise invalid(str(error)) from None
+    options = query.options
     if form.texts.get("include_query") == "true":
         copies = []
     else:
         options.without = tuple(dict.fromkeys([*without, *copies]))
-    options.one_picture = crop.is_whole and text is None and len(positives) + len(negatives) == 1
-    found = await context.in_index(collection.search, query, options)
-    return found, await context.in_index(context.map.place, query, collection.idx), len(copies)
+    options.one_picture = query.is_whole and not query.has_text and len(positives) + len(negatives) == 1
+    found = collection.search(vector, options)
+    return found, context.map.place(vector, collection.idx), len(copies)
 
 
 def _text(form: Form, served: Served) -> str | None:
@@ -309,7 +333,7 @@ async def _match(context: Context, form: Form) -> Response:
         match: Match = await context.in_model(lambda: served.batcher.run(lambda _: served.match_crops(crops, boxes)))
     except ValueError as error:
         raise invalid(str(error)) from None
-    return await context.as_json(lambda: Matched(**match_report(match, decoded.size, other.size)))
+    return await context.in_index(as_json, lambda: Matched(**match_report(match, decoded.size, other.size)))
 
 
 def _seen_box(served: Served, crop: Crop, decoded: Decoded) -> Box:
