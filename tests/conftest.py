@@ -9,7 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from PIL import Image
+
+settings.register_profile("busy machines", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machines")
 
 os.environ.setdefault("LOOKALIKE_ENGINE", "torch")  # converting the many tiny models would take long
 
