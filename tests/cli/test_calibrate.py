@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from lookalike import index
 from lookalike.cli import main
-from lookalike.retrieval.calibration import WHOLE_FILE, Calibration
+from lookalike.retrieval.calibration import FILE, WHOLE_FILE, Calibration
 
 TRAINING = ["--backbone", "resnet8-half", "--start", "random", "--no-freeze-backbone", "--size", "32", "--dim", "8"]
 TRAINING += ["--crop", "none", "--steps", "4", "--batch-size", "8", "--per-class", "2", "--evaluate-every", "2"]
@@ -24,8 +25,28 @@ def run(class_folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def indexed(run: Path, class_folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("index") / "mine.idx"
-    assert main(["index", str(run), str(class_folders), "--out", str(out), "--device", "cpu"]) == 0
+    assert main(["index", str(run), str(class_folders), "--out", str(out), "--device", "cpu", "--no-calibrate"]) == 0
     return out
+
+
+def test_index_calibrates_on_its_labels(
+    run: Path, indexed: Path, class_folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert Calibration.read(indexed) is None
+    labelled = tmp_path / "labelled.idx"
+    assert main(["index", str(run), str(class_folders), "--out", str(labelled), "--device", "cpu"]) == 0
+    assert "percentages are fitted to the labels of these pictures" in capsys.readouterr().out
+    with index.open(indexed) as idx:
+        assert Calibration.read(labelled) == index.calibrate(idx)  # as the command
+    (indexed / FILE).unlink()
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for number, file in enumerate(sorted(class_folders.rglob("*.png"))[:30]):
+        shutil.copy(file, flat / f"{number}.png")
+    for folder, name in ((flat, "flat.idx"), (class_folders / "class1", "small.idx")):  # no labels; too few
+        words = ["index", str(run), str(folder), "--out", str(tmp_path / name)]
+        assert main([*words, "--device", "cpu", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["calibration"] == "model"
 
 
 def test_training_calibrates_on_held_out_classes(run: Path, indexed: Path) -> None:

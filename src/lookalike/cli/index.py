@@ -5,7 +5,7 @@ import json
 import os
 import re
 import shlex
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -51,6 +51,7 @@ be added to the same index, with the same model. With --executor, or if FOLDER i
 work is divided into shards."""
 EXAMPLE = "lookalike index my_pictures/ --out mine.idx"
 DEFAULT_BACKBONE = "efficientnet_lite0"
+MOST_CALIBRATED = 100_000  # pictures up to which labels are read in a moment
 WHOLE = re.compile(r"[-+]?[0-9]+")
 DECIMAL = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?")
 
@@ -87,6 +88,9 @@ class IndexSettings(ShardOptions):
     )
     name: str | None = setting(None, "name of the second model; null: the last part of its run")
     remove: str | None = setting(None, "likewise: remove pictures by path or file name, for example '*/private/*'")
+    calibrate: bool = setting(
+        True, "fit the percentages of searches to the labels, if at least 90 % of up to 100,000 pictures have one"
+    )
     strict: bool = setting(False, "fail if a picture cannot be read, instead of leaving it out")
     batch: int = setting(64, "pictures that are saved together", least=1)
     whiten: bool | None = setting(
@@ -163,6 +167,8 @@ def run(argv: list[str]) -> int:
         else:
             changes = _sync(settings, idx, model, folder, metadata, stop)
         without_vector = _fill_second_models(settings, idx, stop)
+        if settings.calibrate:
+            _calibrate(idx)
         report: dict[str, Any] = {
             "index": str(out),
             "view": "whole" if model.spec.sees_whole else "crop",
@@ -551,6 +557,16 @@ def _parse_cell(key: str, cell: str) -> Any:
     return unescape_formula(cell)
 
 
+def _calibrate(idx: Any) -> None:
+    """Fit the percentages to the labels of an index, if nearly all pictures have one and these are enough."""
+    from lookalike.index.calibrating import calibrate, class_size
+
+    if idx.count() > MOST_CALIBRATED or class_size(idx) is None:
+        return
+    with suppress(ValueError):  # too few pictures, or no two with one label: those of the model stay
+        calibrate(idx)
+
+
 def _source_of_calibration(idx: Any) -> str | None:
     """What the percentages of a search are fitted to: "index", "model", or None if there are none."""
     from lookalike.index.storage import MODEL
@@ -593,5 +609,7 @@ def _summarise(report: dict[str, Any], notes: tuple[str, ...]) -> str:
     name = shlex.quote(report["index"])
     if report["calibration"] == "model" and report["labels"] > 1:
         lines.append(f"percentages come from other pictures; fit them to the labels here: lookalike calibrate {name}")
+    elif report["calibration"] == "index":
+        lines.append("percentages are fitted to the labels of these pictures")
     lines.append(f"next: lookalike search {name} picture.jpg, or in a browser: lookalike serve {name}")
     return "\n".join(lines)
