@@ -18,7 +18,7 @@ TRAINING += ["--workers", "0", "--device", "cpu", "--pooling", "average", "--val
 @pytest.fixture(scope="module")
 def run(class_folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "mine"
-    assert main(["train", str(class_folders), "--out", str(out), *TRAINING]) == 0
+    assert main(["train", str(class_folders), "--out", str(out), *TRAINING, "--view", "whole"]) == 0
     return out
 
 

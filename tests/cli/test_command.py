@@ -58,9 +58,9 @@ def test_train_says_what_came_of_it(class_folders: Path, tmp_path: Path, capsys:
     assert main(["train", str(class_folders), "--out", str(out), *QUICK]) == 2
     assert "--resume continues it" in capsys.readouterr().err
     settings = (out / "settings.yaml").read_text()
-    write_checked(out / "settings.yaml", settings.replace("view: whole\n", ""))  # as in earlier versions
+    write_checked(out / "settings.yaml", settings.replace("view: null\n", ""))  # as in earlier versions
     assert main(["train", "--out", str(out), "--resume", "--steps", "6", "--json"]) == 0
-    assert "view: whole\n" in (out / "settings.yaml").read_text()
+    assert "view: null\n" in (out / "settings.yaml").read_text()
     assert json.loads(capsys.readouterr().out)["steps"] == 6
 
 

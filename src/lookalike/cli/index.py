@@ -51,6 +51,8 @@ be added to the same index, with the same model. With --executor, or if FOLDER i
 work is divided into shards."""
 EXAMPLE = "lookalike index my_pictures/ --out mine.idx"
 DEFAULT_BACKBONE = "efficientnet_lite0"
+LONG, LONG_SHARE = 2.0, 0.1  # sides of pictures, and the share of those from which whole pictures find more
+SAMPLED = 300  # pictures whose sides are looked at
 MOST_CALIBRATED = 100_000  # pictures up to which labels are read in a moment
 WHOLE = re.compile(r"[-+]?[0-9]+")
 DECIMAL = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?")
@@ -97,7 +99,9 @@ class IndexSettings(ShardOptions):
         None, "fit a whitening head on the pictures, for a backbone given by name; default: yes without RUN"
     )
     cache: str | None = setting(None, CACHE_HELP)
-    view: Literal["whole", "crop"] | None = setting(None, f"{VIEW_HELP}; null: as the run says, by default whole")
+    view: Literal["whole", "crop"] | None = setting(
+        None, f"{VIEW_HELP}; null: as the run says, else whole if a tenth of the pictures are longer than 2:1"
+    )
     weights: str = setting("auto", WEIGHTS_HELP)
     size: int | None = setting(None, "side of the input in pixels, for a backbone given by name", least=1)
     device: str | None = setting(None, "cpu, cuda, ...; null: a GPU if there is one")
@@ -182,7 +186,6 @@ def run(argv: list[str]) -> int:
             "without_vector": without_vector,
             **of_shards,
             **idx.info(),
-            "averages": model.settings()["pooling"]["name"] == "average",
             "calibration": _source_of_calibration(idx),
             "labels": len([label for label in idx.labels() if label]),
         }
@@ -412,6 +415,8 @@ def _load_model(settings: IndexSettings, out: Path, source: str, stop: StopReque
         view = _view_of_index(out)
     elif view is None and settings.run is not None:
         view = view_of_run(settings.run)
+    if view is None and not (out / "index.json").exists():
+        view = _choose_view(source, settings.follow_symlinks)
     is_backbone = settings.run is None or (not settings.run.exists() and models.is_backbone(str(settings.run)))
     whiten = settings.whiten
     if whiten is None:
@@ -419,7 +424,7 @@ def _load_model(settings: IndexSettings, out: Path, source: str, stop: StopReque
     if whiten and not is_backbone:
         raise UsageError(f"--whiten is for a backbone given by name; {settings.run} has its own head")
     if whiten:
-        return _fit_whitening(settings, source, stop)
+        return _fit_whitening(settings, source, view or "crop", stop)
     run = settings.run or Path(DEFAULT_BACKBONE)
     return load_model(run, settings.weights, settings.size, settings.device, settings.engine, view)
 
@@ -455,7 +460,23 @@ def _view_of_model(folder: Path) -> Literal["whole", "crop"] | None:
     return "whole" if spec.get("cells") else "crop"
 
 
-def _fit_whitening(settings: IndexSettings, source: str, stop: StopRequest) -> Any:
+def _choose_view(source: str, follow_symlinks: bool) -> Literal["whole", "crop"]:
+    """Choose what an index sees: whole pictures if enough of them are so long that a crop would hide most of them."""
+    from lookalike.data.reading import open_header
+
+    if is_url(source):
+        return "crop"  # looking at the pictures would be a pass over all of them
+    names = list_pictures(source, follow_symlinks=follow_symlinks).pictures
+    sample = names[:: max(1, len(names) // SAMPLED)]
+    long = 0
+    for name in sample:
+        with suppress(OSError, ValueError), (Path(source) / name).open("rb") as file:
+            width, height = open_header(file, name).size
+            long += max(width, height) > LONG * min(width, height)
+    return "whole" if long >= LONG_SHARE * max(1, len(sample)) else "crop"
+
+
+def _fit_whitening(settings: IndexSettings, source: str, view: Literal["whole", "crop"], stop: StopRequest) -> Any:
     from lookalike.data.collection import list_with_sizes
     from lookalike.data.object_storage import StoredPicture
     from lookalike.inference.label_free import whitened
@@ -476,7 +497,7 @@ def _fit_whitening(settings: IndexSettings, source: str, stop: StopRequest) -> A
                 size=settings.size,
                 device=settings.device,
                 engine=settings.engine,
-                view=settings.view or "whole",
+                view=view,
                 total=lambda count: ticks.append(stack.enter_context(Display(stop).bar(count, "fitting the head"))),
                 progress=lambda count: ticks[0](count),
             )
@@ -594,11 +615,8 @@ def _summarise(report: dict[str, Any], notes: tuple[str, ...]) -> str:
     lines.append(f"{report['index']} has {contents}")
     if report["view"] == "crop" and report["added"] == report["count"]:
         lines.append("only the centre of every picture is seen; --view whole in a new index also sees the sides")
-    elif report["averages"] and report["added"] == report["count"]:
-        lines.append(
-            "whole pictures are seen; if the subject is in the middle of its picture, "
-            "--view crop in a new index finds more"
-        )
+    elif report["view"] == "whole" and report["added"] == report["count"]:
+        lines.append("whole pictures are seen; if subjects are in the middle, --view crop in a new index finds more")
     if report["recall@10"] is None:
         lines.append(f"search by {report['kind']} is exact ({report['why']})")
     else:

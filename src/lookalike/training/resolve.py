@@ -50,7 +50,7 @@ def resolve(
     Returns:
         The final settings, and notes to print.
     """
-    settings = replace(asked, precision=choose_precision(asked), view=asked.view or "whole")
+    settings = replace(asked, precision=choose_precision(asked))
     if previous is not None:
         settings = _continue(previous, settings)
     return fill_in(

@@ -208,8 +208,8 @@ class Settings:
     monitor: Literal["MAP@R", "P@1", "P@R"] = setting("MAP@R", "metric that selects the best weights")
     view: Literal["whole", "crop"] | None = setting(
         None,
-        "what lookalike index will see of a picture with this model: whole, or crop: only its centre, as in training; "
-        "null: whole",
+        "what lookalike index sees of a picture with this model: whole, or crop: only its centre, as in training; "
+        "null: whole if a tenth of the pictures are longer than 2:1",
     )
     count_start: bool = setting(True, "the evaluation before the first step may be the best one")
     save_every: int | None = setting(None, "steps between saved states; null: at every evaluation", least=1)
