@@ -291,7 +291,7 @@ def test_index_without_run_or_labels(
     flat.mkdir()
     for number, file in enumerate(sorted(class_folders.rglob("*.png"))[:6]):
         shutil.copy(file, flat / f"{number}.png")
-    words = ["index", str(flat), "--out", str(tmp_path / "flat.idx"), "--device", "cpu"]
+    words = ["index", str(flat), "--out", str(tmp_path / "flat.idx"), "--device", "cpu", "--cache", "none"]
     assert main([*words, "--size", "32"]) == 0
     assert "flat.idx has 6 pictures without labels" in capsys.readouterr().out
     with index.open(tmp_path / "flat.idx") as idx:

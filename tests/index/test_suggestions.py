@@ -6,8 +6,8 @@ import pytest
 from index_helpers import draw, make_items
 
 from lookalike import index
-from lookalike.index import suggestions
-from lookalike.index.suggestions import check_keys, metadata_keys, nearest_labels
+from lookalike.index import base
+from lookalike.index.suggestions import check_keys, nearest_labels
 from lookalike.inference.model import TrainedModel
 
 
@@ -18,13 +18,13 @@ def test_metadata_keys_of_all_items(
     if store == "milvus":
         pytest.importorskip("milvus_lite", reason="NOT TESTED: Milvus is not installed")
         store = str(tmp_path / "x.db")
-    monkeypatch.setattr(suggestions, "PAGE", 7)  # 3 pages, the last of them not full
+    monkeypatch.setattr(base, "PAGE", 7)  # 3 pages, the last of them not full
     with index.create(tmp_path / "i", model, store=store) as idx:
-        assert metadata_keys(idx) == set()
+        assert idx.metadata_keys() == set()
         items = make_items(18)
         items[-1] = items[-1]._replace(metadata={"the-last": [1]})
         idx.add(items, draw(18))
-        assert metadata_keys(idx) == {"year", "wild", "name", "the-last"}
+        assert idx.metadata_keys() == {"year", "wild", "name", "the-last"}
 
 
 def test_unknown_keys_are_refused_with_a_suggestion() -> None:

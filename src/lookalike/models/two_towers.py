@@ -136,11 +136,14 @@ def _known_name(name: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without open_clip's warning that a model starts at random."""
+    """Without open_clip's warning that a model starts at random, which it sends to the root logger."""
     root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.ERROR)
+
+    def is_error(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
+
+    root.addFilter(is_error)  # one for every thread; setting the level could leave it changed when threads overlap
     try:
         yield
     finally:
-        root.setLevel(level)
+        root.removeFilter(is_error)

@@ -85,8 +85,10 @@ def test_mark_by_keyboard_undo_and_reload(own: index.Index, url: str, opening: C
     assert [pressed(cards.nth(place)) for place in range(4)] == ["same", "different", "skip", None]
     page.locator("#marks-undo").click()  # still known after the reload
     expect(cards.nth(2)).to_have_class("card")
+    expect(page.locator("#marks-count")).to_have_text("2 marks")
     cards.nth(5).locator('[data-verdict="different"]').click()
     expect(cards.nth(5)).to_have_class("card is-different")
+    expect(page.locator("#marks-count")).to_have_text("3 marks")  # the answer of the server: it is stored
     assert [mark.undone_time is None for mark in Marks(own.path).history()] == [True, False, False, False, True, True]
     page.locator("#tab-teach").click()
     with page.expect_download() as download:
