@@ -1,5 +1,7 @@
 """Loaders: the same tensors whoever computes them, and a clear end when a picture has gone."""
 
+import gc
+import os
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -9,8 +11,9 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from lookalike.data.loading import TrainingSet, training_loader
+from lookalike.data.loading import PictureLoader, TrainingSet, training_loader
 from lookalike.data.pictures import Pictures, UnreadablePicture
 from lookalike.data.sampler import ClassBatches, Draw
 from lookalike.data.transforms import training_transform
@@ -115,3 +118,37 @@ def test_errors() -> None:
         TrainingSet(noise(), training_transform(SPEC), seed=-1)
     with pytest.raises(ValueError, match="needs 8 classes, got 4"):
         batches(noise(), 32, 4)
+
+
+class _InCycle:
+    """Garbage that only the collector frees; it notes in which process that happens."""
+
+    def __init__(self, log: Path) -> None:
+        self.log, self.itself = log, self
+
+    def __del__(self) -> None:
+        with self.log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+class _Collecting(Dataset[int]):
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        gc.collect()
+        return os.getpid()
+
+
+def test_workers_do_not_destroy_what_they_inherit(tmp_path: Path) -> None:
+    log = tmp_path / "freed"
+    gc.disable()  # not before the worker starts
+    try:
+        _InCycle(log)
+        workers = [int(process) for batch in PictureLoader(_Collecting(), num_workers=1) for process in batch]
+        assert os.getpid() not in workers
+        assert not log.exists()
+    finally:
+        gc.enable()
+    gc.collect()
+    assert log.read_text() == f"{os.getpid()}\n"  # the parent still does

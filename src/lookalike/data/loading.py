@@ -4,6 +4,7 @@ The augmentation of a picture is seeded by (seed, epoch, turn, index) alone; the
 was. A picture that can no longer be read ends the run with one line that names it, also from a worker.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -64,13 +65,21 @@ class PictureLoader(DataLoader[Any]):
     """A DataLoader that passes on an ``UnreadablePicture`` from its workers unchanged.
 
     A plain DataLoader would raise a RuntimeError with the worker's traceback. Here the failure travels as a value.
+
+    Forked workers never collect garbage that they inherit: it may hold sessions of ONNX Runtime or OpenVINO, whose
+    threads do not exist in the worker, so that destroying them would wait for ever.
     """
 
     def __init__(self, dataset: Dataset[Any], **settings: Any) -> None:
         super().__init__(_Carrying(dataset), collate_fn=_collate, **settings)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator, not DataLoader's own iterator
-        for batch in super().__iter__():
+        gc.freeze()
+        try:
+            batches = super().__iter__()  # starts the workers
+        finally:
+            gc.unfreeze()
+        for batch in batches:
             if isinstance(batch, UnreadablePicture):
                 raise batch
             yield batch
