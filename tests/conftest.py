@@ -1,5 +1,6 @@
 """Shared fixtures: a small data set of striped pictures; the class sets the width of the stripes."""
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -18,10 +19,10 @@ settings.load_profile("busy machines")
 os.environ.setdefault("LOOKALIKE_ENGINE", "torch")  # converting the many tiny models would take long
 
 with suppress(ImportError):
-    from absl import logging  # imported by OpenVINO
+    from absl.logging import get_absl_handler  # imported by OpenVINO
 
     # absl closes its stream, which would be pytest's, when pymilvus configures logging.
-    logging.get_absl_handler().python_handler.stream = sys.__stderr__
+    get_absl_handler().python_handler.stream = sys.__stderr__
 
 
 def draw_classes(root: Path, classes: int = 8, per_class: int = 8, side: int = 32, seed: int = 0) -> Path:
@@ -59,6 +60,13 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield nodes
         ray.shutdown()
         nodes.shutdown()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Let ``caplog`` see warnings, also after a library has raised the level of all handlers."""
+    for handler in logging.getLogger().handlers:
+        handler.setLevel(logging.NOTSET)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
