@@ -1,6 +1,5 @@
 """Shared fixtures: a small data set of striped pictures; the class sets the width of the stripes."""
 
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -60,13 +59,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield nodes
         ray.shutdown()
         nodes.shutdown()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call() -> None:
-    """Let ``caplog`` see warnings, also after a library has raised the level of all handlers."""
-    for handler in logging.getLogger().handlers:
-        handler.setLevel(logging.NOTSET)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

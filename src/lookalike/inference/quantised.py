@@ -85,7 +85,7 @@ def _write(source: Path, inputs: list[Pixels], model: TrainedModel, target: Path
     with redirect_stdout(StringIO()):  # progress bars
         import nncf
 
-        nncf.set_log_level(logging.ERROR)
+        logging.getLogger("nncf").setLevel(logging.ERROR)  # its own function changes handlers that others share
         dataset = nncf.Dataset([to_arrays(pixels, model.spec) for pixels in inputs])
         network = openvino.Core().read_model(source)
         preset = nncf.QuantizationPreset.MIXED  # asymmetric activations: more exact, and no slower
