@@ -81,7 +81,7 @@ def test_two_processes_find_what_one_finds_although_all_are_killed(
     assert main(words(many)) == 0  # one process finishes what they began
     assert metrics(many) == request.getfixturevalue("alone")
     for log in many.rglob("log.txt"):
-        assert log.read_text().count("step      0") == 1, "a cell was begun twice"
+        assert log.read_text().count("step     32") == 1, "a cell was trained twice"  # a kill may repeat step 0
 
 
 @pytest.fixture(scope="module")
